@@ -1,23 +1,23 @@
-# make demo   set up what the demo needs, then the main job on embedded data
-# make test   set up the rest as well, then every test
-# make docs   set up what the site needs, execute the notebooks and build site/, strictly
-# make dist   wheel and sdist into dist/, checked, and the wheel tried in an empty environment
-# make core   what needs no torch, tested in an environment of its own; any Python that pip has NumPy for
-# make lint   the same set-up, then ruff, mypy and import-linter
+# make demo   install the demo's dependencies, then compare, sweep and report on embedded data
+# make test   install the development dependencies, then run all tests
+# make docs   install the site's dependencies, execute the notebooks and build site/ in strict mode
+# make dist   build and check wheel and sdist in dist/, then test the wheel in an empty environment
+# make core   run the tests that need no torch in a separate environment, with any supported Python
+# make lint   install the development dependencies, then run ruff, mypy and import-linter
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile  # bytecode: when first imported
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile  # bytecode is compiled on first import
 CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
-.NOTPARALLEL:  # two pips at a time would tread on each other
+.NOTPARALLEL:  # concurrent pip runs in one environment would conflict
 .PHONY: demo test quick lint docs dist core setup clean
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
-# Each set-up is one pip run: constraints.txt pins torch, an unpinned one would pull gigabytes of GPU libraries.
+# One pip run per set of extras: constraints.txt pins torch; an unpinned one would pull gigabytes of GPU libraries.
 $(VENV)/demo.stamp: EXTRAS := sim,report,sweep
 $(VENV)/dev.stamp: EXTRAS := dev
 $(VENV)/docs.stamp: EXTRAS := docs

@@ -1,9 +1,9 @@
-"""The files of airfed that a command imports, and those of which it calls a function.
+"""The files of airfed that a command imports, and those whose functions it calls.
 
     python benchmarks/files.py plan examples/paper.toml
 
-The second list is what a reader who follows the command has to open: files that do its work, and apart from them
-infrastructure, which a reader may take for granted.
+The second list has the files that a reader of the command opens: files that do its work, and separately
+infrastructure that a reader may skip.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SOURCE = str(Path(airfed.__file__).parent)
 INFRASTRUCTURE = {
     "__init__.py": "lazy import of public names",
     "__main__.py": "start-up and Ctrl-C",
-    "_extras.py": "the sentence for a package that is missing",
+    "_extras.py": "the message for a missing package",
     "_files.py": "reading files safely",
     "_usercode.py": "loading the user's own code",
     "_validate.py": "checks of arguments",
     "cli/app.py": "lazy loading of commands, exit codes",
-    "keys.py": "declarations of keys, sentences for bad values",
+    "keys.py": "declarations of keys, messages for bad values",
     "text/exports.py": "consoles and formats of tables",
     "text/output.py": "the console",
 }
@@ -34,13 +34,13 @@ INFRASTRUCTURE = {
 def called(arguments: list[str]) -> set[str]:
     files = set()
 
-    def look(frame, event, _):
+    def profile(frame, event, _):
         if event == "call" and frame.f_code.co_name != "<module>":
             files.add(frame.f_code.co_filename)
 
-    app.parse_args(arguments)  # imports the command: what only an import calls is not to be read
+    app.parse_args(arguments)  # imports the command, so that calls by imports do not count
     with contextlib.redirect_stdout(io.StringIO()):
-        sys.setprofile(look)
+        sys.setprofile(profile)
         try:
             main(arguments)
         finally:

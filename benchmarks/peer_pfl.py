@@ -1,6 +1,6 @@
 """The round of `training.py` in pfl's simulation, in an environment of its own.
 
-One process with as many PyTorch threads as asked for. A call runs two central iterations and times the
+One process with as many PyTorch threads as requested. A call runs two central iterations and times the
 second: pfl evaluates in the first. Reads the number of local steps from standard input, line by line;
 answers "SECONDS x".
 """

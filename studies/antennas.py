@@ -1,4 +1,4 @@
-"""What antennas buy: rows, figure and table of trainings over the number of antennas, against either adversary."""
+"""The gain of receive antennas: rows, figure and table over the number of antennas, against either adversary."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from studies.curves import sheet
 
 Rows = Sequence[Mapping[str, Any]]
 NOTE: Final = (
-    "Scattered: the antennas of a device are independent. One direction: a uniform linear array hears all devices from "
-    "within 5°, spread by 2°. Power: 3 W, which is short; privacy: 1,000 W, and privacy is short. Dashed: what the "
-    "response expected. The combiner is the best one found."
+    "Scattered: independent fading at the antennas. One direction: a uniform linear array receives all devices from a "
+    "sector of 5°, with an angle spread of 2°. Power: 3 W, and power binds. Privacy: 1,000 W, and privacy binds. "
+    "Dashed: expected by the accuracy surrogate. The beamformer is the best one found."
 )
+TITLES: Final = {
+    "scattered, power": "scattered devices, power-limited",
+    "scattered, privacy": "scattered devices, privacy-limited",
+    "one direction, power": "devices in one direction, power-limited",
+    "one direction, privacy": "devices in one direction, privacy-limited",
+}
 
 
 def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each training: world, antennas, adversary, seed, plan, accuracy expected and reached."""
+    """Return a row for each training: scenario, antennas, adversary, seed, plan, accuracy expected and reached."""
     found = []
     for record in records:
         if not record.ended or int(record.point.values["seed"]) not in seeds:
@@ -34,7 +40,7 @@ def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]
             {
                 "label": record.point.label,
                 "antennas": int(values["link.antennas"]),
-                "trust": values["link.trust"],
+                "adversary": values["link.adversary"],
                 "seed": int(values["seed"]),
                 "num_scheduled": plan["num_scheduled"],
                 "rounds": plan["rounds"],
@@ -49,48 +55,57 @@ def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]
 
 
 def figure(found: Rows, note: str) -> Figure:
-    """Return accuracy over the number of antennas, a panel for each world, a curve for each adversary.
+    """Return accuracy over the number of antennas, a panel for each scenario, a curve for each adversary.
 
     Args:
         found: as `rows` returns them.
-        note: what is printed beside the figure.
+        note: the settings, which become a text file beside the picture.
     """
     labels = list(dict.fromkeys(row["label"] for row in found))
-    panels = {label: partial(_draw, found=[row for row in found if row["label"] == label]) for label in labels}
-    return sheet(panels, height=4.8, note=note, rows=2 if len(panels) > 1 and len(panels) % 2 == 0 else 1)
+    panels = {
+        TITLES.get(label, label): partial(_draw, found=[row for row in found if row["label"] == label])
+        for label in labels
+    }
+    drawn = sheet(panels, height=4.8, note=note, rows=2 if len(panels) > 1 and len(panels) % 2 == 0 else 1)
+    low, high = zip(*(axes.get_ylim() for axes in drawn.axes), strict=True)
+    for axes in drawn.axes:
+        axes.set_ylim(min(low), max(high))
+    return drawn
 
 
 def _draw(axes: Axes, found: Rows) -> None:
     numbers = sorted({row["antennas"] for row in found})
-    for place, trust in enumerate(ADVERSARIES):
-        reached = [_mean(found, number, trust, "accuracy") for number in numbers]
+    for index, adversary in enumerate(ADVERSARIES):
+        reached = [_mean(found, number, adversary, "accuracy") for number in numbers]
         half = [0.0 if each.count < 2 else each.half_width for each in reached]
-        look = {"color": PALETTE[f"run-{place}"], "label": f'trust = "{trust}"'}
-        axes.errorbar(numbers, [each.mean for each in reached], half, marker="o", ms=3, capsize=2, **look)
-        expected = [_mean(found, number, trust, "predicted_accuracy").mean for number in numbers]
-        axes.plot(numbers, expected, ls="--", lw=0.9, color=PALETTE[f"run-{place}"])
+        look = {"color": PALETTE[f"run-{index}"], "label": f'adversary = "{adversary}"'}
+        beside = np.array(numbers) * (0.985, 1.015)[index % 2]  # error bars must not hide each other
+        axes.errorbar(beside, [each.mean for each in reached], half, marker="o", ms=3, capsize=2, **look)
+        expected = [_mean(found, number, adversary, "predicted_accuracy").mean for number in numbers]
+        axes.plot(numbers, expected, ls="--", lw=0.9, color=PALETTE[f"run-{index}"], label=f"{adversary}: expected")
     ticks_at(axes, np.array(numbers, dtype=float))
-    axes.set_ylim(0, 1)
     axes.set_xlabel("antennas")
     name_metric(axes, "accuracy")
 
 
-def _mean(found: Rows, number: int, trust: str, column: str) -> Estimate:
-    values = [row[column] for row in found if row["antennas"] == number and row["trust"] == trust]
+def _mean(found: Rows, number: int, adversary: str, column: str) -> Estimate:
+    values = [row[column] for row in found if row["antennas"] == number and row["adversary"] == adversary]
     known = [value for value in values if value is not None]
     return estimate(known or [np.nan])
 
 
 def table(found: Rows) -> list[list[str]]:
-    """Return what antennas gave as a table: header, then a row for each world, number of antennas and adversary."""
-    cells = [["world", "A", "trust", "limit", "K", "I", "expected", "reached"]]
-    places = dict.fromkeys((row["label"], row["antennas"], row["trust"]) for row in found)
-    for label, number, trust in sorted(places, key=lambda place: place[1]):
-        own = [row for row in found if (row["label"], row["antennas"], row["trust"]) == (label, number, trust)]
+    """Return a table: header, then a row for each scenario, number of antennas and adversary."""
+    cells = [["scenario", "A", "adversary", "limit", "K", "I", "expected", "reached"]]
+    settings = dict.fromkeys((row["label"], row["antennas"], row["adversary"]) for row in found)
+    for label, number, adversary in sorted(settings, key=lambda setting: setting[1]):
+        own = [row for row in found if (row["label"], row["antennas"], row["adversary"]) == (label, number, adversary)]
         limits = "/".join(dict.fromkeys(LIMITS[row["binding"]].removesuffix(" power") for row in own))
         mean = [f"{np.mean([row[name] for row in own]):.0f}" for name in ("num_scheduled", "rounds")]
-        expected, reached = (_mean(own, number, trust, name) for name in ("predicted_accuracy", "accuracy"))
+        expected, reached = (_mean(own, number, adversary, name) for name in ("predicted_accuracy", "accuracy"))
         half = f" ± {100 * reached.half_width:.1f}" if reached.count > 1 else ""
-        cells.append([label, str(number), trust, limits, *mean, f"{expected.mean:.1%}", f"{reached.mean:.1%}{half}"])
+        cells.append(
+            [label, str(number), adversary, limits, *mean, f"{expected.mean:.1%}", f"{reached.mean:.1%}{half}"]
+        )
     order = list(dict.fromkeys(row["label"] for row in found))
     return [cells[0], *sorted(cells[1:], key=lambda row: order.index(row[0]))]

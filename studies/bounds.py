@@ -1,4 +1,4 @@
-"""Bound and reality: what training did, laid under what Theorems 1 and 2 allow it.
+"""Bounds and measurements: trainings compared with the bounds of Theorems 1 and 2.
 
 For each model the constants are calibrated, the step size is set to τ = 1/ζ (for which the theorems are proved), and
 the optimal devices train over the air in a given number of rounds.
@@ -22,24 +22,24 @@ from airfed.training.setup import ImageTask, prepare
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least
-_WHY: Final = {  # where the theorems give away most
-    "participation": "as if each device left out had an update of norm ϖ against that of the others",
-    "local_drift": "as if every local step moved by the whole norm ϖ in the worst direction",
+_WHY: Final = {  # where the theorems are loose
+    "participation": "as if each unscheduled device had an update of norm ϖ opposite to the others",
+    "local_drift": "as if every local step moved by the full norm ϖ in the worst direction",
     "noise": "charged at the largest curvature ζ in each of the d coordinates",
 }
 _SHARES: Final = {name: f"{name}_share" for name in _WHY}  # columns
 
 
-def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
+def measure(scenario: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
     """Return, for both models and each I, the measured quantity and its bound over the rounds.
 
     Args:
-        world: the scenario; its model, step size and constants are replaced.
+        scenario: the scenario; its model, step size and constants are replaced.
         rounds: values of I.
     """
     rows = []
     for model in MODELS:
-        start = world.override({"learning.model": model, "learning.network": None, "learning.dimension": None})
+        start = scenario.override({"learning.model": model, "learning.network": None, "learning.dimension": None})
         constants = calibrate(start)
         fitted = constants.apply(start).override({"learning.learning_rate": 1.0 / constants.smoothness})
         for number in rounds:
@@ -48,8 +48,8 @@ def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
-    told = []
+    """Return how loose each bound is, one sentence per model and I, from the rows of `measure` or their CSV."""
+    found = []
     for (model, rounds), row in _last(rows).items():
         measured, bound = float(row["measured"]), float(row["bound"])
         theorem = "Theorem 1" if model == "logistic" else "Theorem 2"
@@ -57,22 +57,22 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"ζ = {float(row['smoothness']):.3g}, ϱ = {float(row['strong_convexity']):.2g}, "
             f"G = {float(row['initial_gap']):.3g}, τ = 1/ζ"
         )
-        told.append(
+        found.append(
             f"**{model}, I = {rounds}** ({row['num_scheduled']} devices; {constants}): after all rounds the "
             f"{row['quantity']} is {measured:.3g}; {theorem} allows {bound:.3g}, {bound / measured:,.0f} times as much."
             f" Of that bound, {_parts(row)}."
         )
-    return told
+    return found
 
 
 def _parts(row: Mapping[str, Any]) -> str:
-    """The parts of a bound that make at least a tenth of it, the largest first, with what makes each so large."""
+    """Return the terms that are at least a tenth of a bound, the largest first, with the reasons."""
     shares = sorted(((float(row[column]), name) for name, column in _SHARES.items()), reverse=True)
     return "; ".join(f"{share:.0%} is {TERMS[name]} ({_WHY[name]})" for share, name in shares if share >= 0.1)
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the bound over what was measured after all rounds, in a few words."""
+    """Return the ratio of the bound to the measurement after all rounds, in a few words."""
     return ", ".join(
         f"{model} {float(row['bound']) / float(row['measured']):,.0f} times at I = {rounds}"
         for (model, rounds), row in _last(rows).items()
@@ -104,7 +104,7 @@ def gradient_bounds(plan: Plan) -> list[float]:
 
 
 def _errors(plan: Plan) -> NDArray[np.float64]:
-    """The error of each round, (I,): participation, local steps, and noise."""
+    """Return the error of each round, (I,): participation, local drift and noise."""
     totals = plan.sequence.totals
     noise = bounds.noise_error(plan.problem.learning, totals.noise_std / totals.divisor)
     drift = np.square(np.array(plan.local_steps) - 1.0)
@@ -115,18 +115,18 @@ def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[st
     return {(str(row["model"]), int(row["rounds"])): row for row in rows}
 
 
-def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
-    setup = prepare(world)
+def _run(scenario: Scenario, constants: Calibration) -> list[dict[str, Any]]:
+    setup = prepare(scenario)
     task, plan = setup.task, setup.plan
     assert isinstance(task, ImageTask)
-    convex = world.learning.model == "logistic"
+    convex = scenario.learning.model == "logistic"
     limits = gap_bounds(plan) if convex else gradient_bounds(plan)
     final = plan.bound if convex else plan.gradient_bound
-    every = max(1, _EVERY * plan.rounds // world.learning.total_steps)
+    every = max(1, _EVERY * plan.rounds // scenario.learning.total_steps)
     rows, squares, steps = [], [], 0
     before = task.initial_parameters
     try:
-        rounds = federated_averaging(plan, setup.airs, task.engine, setup.noise, parameters=before)
+        rounds = federated_averaging(plan, setup.aircomp, task.engine, setup.noise, parameters=before)
         for done in rounds:
             steps += done.steps
             seen = done.index % every == every - 1 or done.index + 1 == plan.rounds
@@ -138,7 +138,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
             measured = training_loss(task, done.parameters) - constants.optimum if convex else float(np.mean(squares))
             rows.append(
                 {
-                    "model": world.learning.model,
+                    "model": scenario.learning.model,
                     "quantity": "gap L(m) − L*" if convex else "mean squared gradient",
                     "rounds": plan.rounds,
                     "round": done.index + 1,

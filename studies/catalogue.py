@@ -12,7 +12,7 @@ from pandas import DataFrame
 
 from airfed.experiments import claims, figures
 from airfed.experiments.claims import Verdict
-from airfed.experiments.figures import Definition, Rows, Studies, decided, over_training, settings, training_rows
+from airfed.experiments.figures import Definition, Rows, Studies, over_training, plan_columns, settings, training_rows
 from airfed.plotting.figure import Figure
 from studies import antennas, bounds
 from studies import curves as pictures
@@ -30,30 +30,32 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     study = found["thousand"]
     rows = training_rows(study)
     kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
-    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power is no concern."
+    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power does not bind."
     return over_training(study, rows, extra)
 
 
 def _ablation(found: Studies) -> tuple[Rows, Figure]:
     study = found["ablation"]
-    extra = "Every design by the response of mnist-5k: devices, I and ϖ that are best with that option."
+    extra = "Every design by the accuracy surrogate of mnist-5k: devices, I and ϖ that are best with its average."
     return over_training(study, training_rows(study), extra)
 
 
 def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
     study = found[experiment]
     shared = study.base.channel.common_shadowing_db
-    extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
+    extra = (
+        "Gains change in each round; a causal plan knows the gains of past rounds, and the distribution of later ones."
+    )
     extra = f"All devices share shadowing of {shared:g} dB. {extra}" if shared else extra
     return over_training(study, training_rows(study), extra)
 
 
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
     study = found["bounds"]
-    world = study.base
-    rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
-    extra = f"Constants calibrated on the data, τ = 1/ζ. Bound over measured in the end: {bounds.ratios(rows)}."
-    return rows, pictures.bounds_figure(rows, settings(world, extra=extra))
+    scenario = study.base
+    rows = bounds.measure(scenario, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
+    extra = f"Constants calibrated on the data, τ = 1/ζ. Ratio of bound to measurement: {bounds.ratios(rows)}."
+    return rows, pictures.bounds_figure(rows, settings(scenario, extra=extra))
 
 
 def _limits(found: Studies) -> tuple[Rows, Figure]:
@@ -77,7 +79,7 @@ def _limits(found: Studies) -> tuple[Rows, Figure]:
                         "noise_on_mean": plan.noise_share * plan.clip_norm,
                     }
                 )
-    extra = "Optimal plan of one draw per fleet; ε by Lemma 1, which under-states above 7.46 at ξ = 0.001."
+    extra = "Optimal plan of one draw per fleet; ε by Lemma 1, which is below the exact ε above 7.46 at ξ = 0.001."
     return rows, pictures.limits_figure(rows, settings(study.base, extra=extra))
 
 
@@ -89,7 +91,7 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
             "clip_norm": record.point.values["learning.clip_norm"],
             "noise_std": record.point.values["link.noise_std"],
             "seed": seed,
-            **decided(record),
+            **plan_columns(record),
             "accuracy": record.final["accuracy"],
             "loss": record.final["loss"],
         }
@@ -100,9 +102,9 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
 
 def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
     study = found["liu-simeone"]
-    worlds = {int(p.values["seed"]): liu.world(p.scenario) for p in study.points if p.scenario is not None}
-    rows = liu.rows(worlds, study.base.budget.delta)
-    return rows, liu_curves.power_figure(rows, liu_curves.note(study.base, draws=len(worlds)))
+    draws = {int(p.values["seed"]): liu.constants(p.scenario) for p in study.points if p.scenario is not None}
+    rows = liu.rows(draws, study.base.budget.delta)
+    return rows, liu_curves.power_figure(rows, liu_curves.note(study.base, draws=len(draws)))
 
 
 def _antennas(found: Studies) -> tuple[Rows, Figure]:
@@ -130,8 +132,8 @@ def _check_thousand(results: DataFrame) -> list[Verdict]:
 
 
 def _check_ablation(results: DataFrame) -> list[Verdict]:
-    claim = "The same budgets buy more with an average of the models"
-    found = claims.differences(results, "no option", claim=claim, figure="ablation", remark=_OURS)
+    claim = "Averaging the models raises the accuracy within the same budgets"
+    found = claims.differences(results, "no average", claim=claim, figure="ablation", remark=_OURS)
     return [
         replace(verdict, effect=-verdict.effect, comparison=" − ".join(reversed(verdict.comparison.split(" − "))))
         for verdict in found
@@ -139,7 +141,7 @@ def _check_ablation(results: DataFrame) -> list[Verdict]:
 
 
 def _check_fading(results: DataFrame, figure: str) -> list[Verdict]:
-    claim = "Where channels change, a plan that prices what is left does better than others on the same budgets"
+    claim = "With time-varying channels, the causal plan is more accurate than other policies within the same budgets"
     found = claims.differences(results, "causal", claim=claim, figure=figure, remark=_OURS)
     return [replace(verdict, comparison=f"{figure}: {verdict.comparison}") for verdict in found]
 
@@ -154,13 +156,13 @@ STUDIES: Final = {
     "shadowing": Definition(("shadowing",), partial(_fading, experiment="shadowing")),
     "antennas": Definition(("antennas",), _antennas),
     "liu-simeone": Definition(("liu-simeone",), _liu_simeone, trains=False),
-    "regret": Definition(regret_rows.WORLDS, _regret),
-    "prediction": Definition(regret_rows.WORLDS, _prediction),
+    "regret": Definition(regret_rows.SCENARIOS, _regret),
+    "prediction": Definition(regret_rows.SCENARIOS, _prediction),
 }
 CHECKS: Final = {"regret": regret.check_regret, "prediction": regret.check_prediction}
 """Verdicts on the rows of a figure."""
 TABLES: Final = {"antennas": antennas.table, "liu-simeone": liu_curves.table, "regret": regret_page.summary}
-"""What the terminal shows of the rows of a figure."""
+"""Tables that the terminal prints from the rows of a figure."""
 
 figures.FOLDERS.append(Path(__file__).parent / "experiments")
 claims.TESTS.update(

@@ -1,4 +1,4 @@
-"""Pictures of the studies."""
+"""Figures of the studies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airfed.experiments.figures import appearance, name_metric, paired_bands, ticks_at, write_note
+from airfed.experiments.figures import appearances, mean_bands, name_metric, ticks_at
 from airfed.experiments.results import data_frame
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, mpl, plain
@@ -18,7 +18,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def sheet(panels: Mapping[str, Callable[[Axes], None]], *, height: float, note: str, rows: int = 1) -> Figure:
-    """Return a page of titled panels, each drawn by its function, with one legend above them and a note below."""
+    """Return a page of titled panels, each drawn by its function, with one legend; the note is the figure's label."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
         every = figure.subplots(rows, -(-len(panels) // rows), squeeze=False).flat
@@ -29,7 +29,7 @@ def sheet(panels: Mapping[str, Callable[[Axes], None]], *, height: float, note: 
             handles, labels = axes.get_legend_handles_labels()
             named |= dict(zip(labels, handles, strict=True))
         figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=4, handlelength=3)
-        write_note(figure, note)
+        figure.set_label(note)
     return figure
 
 
@@ -38,10 +38,10 @@ def limits_figure(rows: Rows, note: str) -> Figure:
 
     Args:
         rows: num_devices, epsilon, power_per_device, binding, num_scheduled, on a full grid.
-        note: what is printed beside the figure.
+        note: the settings, which become a text file beside the picture.
     """
     fleets = sorted({row["num_devices"] for row in rows})
-    kinds = list(LIMITS)
+    kinds = [kind for kind in LIMITS if any(row["binding"] == kind for row in rows)]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PAGE_INCHES, 4.6), layout="constrained")
         panels = figure.subplots(2, len(fleets), squeeze=False, sharex=True, sharey=True)
@@ -50,10 +50,11 @@ def limits_figure(rows: Rows, note: str) -> Figure:
             own = [row for row in rows if row["num_devices"] == devices]
             across = np.array(sorted({row["epsilon"] for row in own}))
             up = np.array(sorted({row["power_per_device"] for row in own}))
-            cells = {(row["power_per_device"], row["epsilon"]): row for row in own}
-            kind = np.array([[kinds.index(cells[y, x]["binding"]) for x in across] for y in up])
-            share = np.array([[100 * cells[y, x]["num_scheduled"] / devices for x in across] for y in up])
-            upper.pcolormesh(across, up, kind, cmap=colours, vmin=-0.5, vmax=2.5, alpha=0.55, rasterized=True)
+            points = {(row["power_per_device"], row["epsilon"]): row for row in own}
+            kind = np.array([[kinds.index(points[y, x]["binding"]) for x in across] for y in up])
+            share = np.array([[100 * points[y, x]["num_scheduled"] / devices for x in across] for y in up])
+            ends = {"vmin": -0.5, "vmax": len(kinds) - 0.5}
+            upper.pcolormesh(across, up, kind, cmap=colours, alpha=0.55, rasterized=True, **ends)
             shades = lower.pcolormesh(across, up, share, cmap="viridis", vmin=0, vmax=100, rasterized=True)
             upper.set_title(f"N = {devices}", loc="left")
             lower.set_xlabel("ε per round")
@@ -68,7 +69,7 @@ def limits_figure(rows: Rows, note: str) -> Figure:
             mpl.patches.Patch(color=PALETTE[f"lim-{kind}"], alpha=0.55, label=f"{LIMITS[kind]} binds") for kind in kinds
         ]
         figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-        write_note(figure, note)
+        figure.set_label(note)
     return figure
 
 
@@ -77,17 +78,17 @@ def bounds_figure(rows: Rows, note: str) -> Figure:
 
     Args:
         rows: model, quantity, rounds, step, measured, bound.
-        note: printed under the figure.
+        note: the settings, which become a text file beside the picture.
     """
     titles = {"logistic": "logistic regression, Theorem 1", "cnn": "CNN, Theorem 2"}
 
     def draw(axes: Axes, model: str) -> None:
         own = [row for row in rows if row["model"] == model]
-        for place, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
+        for index, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
             curve = [row for row in own if row["rounds"] == rounds]
             for name, dash in (("bound", "--"), ("measured", "-")):
-                look = {"ls": dash, "color": PALETTE[f"run-{(0, 4)[place % 2]}"], "label": f"{name}, I = {rounds}"}
-                axes.plot([row["step"] for row in curve], [row[name] for row in curve], **look)
+                style = {"ls": dash, "color": PALETTE[f"run-{(0, 4)[index % 2]}"], "label": f"{name}, I = {rounds}"}
+                axes.plot([row["step"] for row in curve], [row[name] for row in curve], **style)
         axes.set_yscale("log")
         axes.set_xlabel("local steps so far")
         axes.set_ylabel(own[0]["quantity"])
@@ -101,10 +102,11 @@ def range_figure(rows: Rows, note: str) -> Figure:
 
     Args:
         rows: label, clip_norm, noise_std, seed, accuracy.
-        note: printed under the figure.
+        note: the settings, which become a text file beside the picture.
     """
     table = data_frame(rows)
     labels = list(table["label"].unique())
+    looks = appearances(labels, 0)
 
     def draw(axes: Axes, norm: float) -> None:
         own = table[table["clip_norm"] == norm]
@@ -113,10 +115,10 @@ def range_figure(rows: Rows, note: str) -> Figure:
             for label in labels
         ]
         noise = grids[0].index.to_numpy(dtype=float)
-        means, half = paired_bands(np.array([grid.to_numpy().T for grid in grids]), 0)
+        means, half = mean_bands(np.array([grid.to_numpy().T for grid in grids]))
         for place, label in enumerate(labels):
             shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
-            look = {"marker": "o", "ms": 3, "capsize": 2, "label": plain(label), **appearance(place, place == 0)}
+            look = {"marker": "o", "ms": 3, "capsize": 2, "label": plain(label), **looks[label]}
             axes.errorbar(shifted, means[place], half[place], **look)
         ticks_at(axes, noise)
         axes.set_ylim(0, 1)

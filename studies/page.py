@@ -1,4 +1,4 @@
-"""Pages of results, written from records and from nothing else."""
+"""Pages of results, generated from records only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from airfed import scenario
-from airfed._disk import write_whole
+from airfed._disk import write_atomic
 from airfed.experiments import claims, points
 from airfed.experiments.claims import Verdict, by_seed, check, final_table, summary
 from airfed.experiments.figures import Studies, definition_file, settings
@@ -24,7 +24,7 @@ from studies.regret import page as page_of_regret
 from studies.regret import rows as rows_of_regret
 from studies.regret.regret import SizeVerdict
 
-_SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
+_SECTIONS: Final = {  # a figure and the experiments whose final results are listed below it
     "fig2": (),
     "fig3": ("fig3", "fig3-gain"),
     "fig4": ("fig4",),
@@ -41,36 +41,36 @@ _TABLES: Final = {
     "bounds": "bounds",
     "regret": "regret",
     "prediction": "regret",
-}  # figures whose rows are kept, and where
+}  # figures whose rows are stored beside the page, and the name of their file
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def final_results(found: Studies) -> DataFrame:
-    """Return the final results of studies; one with axes of its own in a variant (regret) has its rows instead."""
+    """Return the final results of studies, except those whose variants have axes of their own (regret)."""
     plain = {name: each for name, each in found.items() if not any(v.axes for v in each.experiment.variants)}
     return claims.final_results(plain)
 
 
 def read_results(file: Path) -> DataFrame:
-    """Return the final results in a CSV file, exact to the last bit."""
+    """Return the final results in a CSV file."""
     return pd.read_csv(file)
 
 
 def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:
-    """Return the page: verdicts, final figures, where each claim holds, how loose the bound is.
+    """Return the page: verdicts, final results, the range in which each claim holds, and how loose the bound is.
 
     Args:
-        results: the final figures of every point.
-        figures: the names of the figures that were drawn.
+        results: of every point.
+        figures: names of the figures.
         quick: whether they come from the quick version.
-        tables: the rows behind those of the figures that tell more than final figures (`kept`).
+        tables: rows of figures that show more than final results (`kept`).
     """
     rows = tables or {}
-    tested = check(results) + [verdict for name in figures if name in CHECKS for verdict in CHECKS[name](rows[name])]
+    verdicts = check(results) + [verdict for name in figures if name in CHECKS for verdict in CHECKS[name](rows[name])]
     parts = [
-        _head(results, tested, figures=figures, quick=quick),
-        _verdicts(tested),
+        _head(results, verdicts, figures=figures, quick=quick),
+        _verdicts(verdicts),
         _settings(results) if len(results) else "",
         *(_figure(name, results) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
@@ -82,12 +82,12 @@ def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables:
 
 
 def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool, pictures: Path) -> list[Path]:
-    """Write the page, the table it is made from (PAGE.csv) and its pictures (beside it, in `images/`).
+    """Write the page, its table (PAGE.csv) and its figures (in `images/`).
 
     Args:
         page: the Markdown file.
         results, figures, quick: see `markdown`.
-        pictures: folder with the figures as PNG, and their rows as CSV.
+        pictures: folder of the figures as PNG and their rows as CSV.
     """
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -100,18 +100,18 @@ def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool
         shutil.copyfile(pictures / picture.name, picture)
         written.append(picture)
     if len(results):
-        write_whole(page.with_suffix(".csv"), results.to_csv(index=False).encode())
+        write_atomic(page.with_suffix(".csv"), results.to_csv(index=False).encode())
         written.append(page.with_suffix(".csv"))
     text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures))
-    write_whole(page, text.encode())
+    write_atomic(page, text.encode())
     return list(dict.fromkeys(written))
 
 
 def kept(page: Path, figures: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows that are kept beside a page, by figure.
+    """Return the rows that are stored beside a page, by figure.
 
     Raises:
-        RunError: a table lacks a column, or a cell is no number.
+        RunError: a value is no number.
     """
     found = {}
     for name, file in _kept_files(page, figures).items():
@@ -130,7 +130,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(stream))
 
 
-def _head(results: DataFrame, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
+def _head(results: DataFrame, verdicts: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
     command = f"python -m studies {' '.join(figures)}{' --quick' if quick else ''} --docs reproduction.md"
     sources = []
     if len(results):
@@ -139,27 +139,26 @@ def _head(results: DataFrame, tested: Sequence[Verdict], *, figures: Sequence[st
     if {"regret", "prediction"} & set(figures):
         sources.append("`reproduction-regret.csv`")
     rules = []
-    if not tested or any(not isinstance(verdict, SizeVerdict) for verdict in tested):
+    if not verdicts or any(not isinstance(verdict, SizeVerdict) for verdict in verdicts):
         rules.append(
-            "A comparison passes where the 95% interval of the difference, paired by seed (Student's t), lies above "
-            "zero."
+            "A comparison passes if the 95% interval of the difference, paired by seed (Student's t), lies above zero."
         )
-    if any(isinstance(verdict, SizeVerdict) for verdict in tested):
-        rules.append('A comparison that says "at most" passes where the mean is within it, whatever the interval.')
+    if any(isinstance(verdict, SizeVerdict) for verdict in verdicts):
+        rules.append('A comparison with "at most" passes if the mean is within the limit, whatever the interval.')
     return (
         "# Reproduction\n\n"
-        f"Generated by `{command}` from the records in {' and '.join(sources)}. Do not edit: change the experiments in "
-        "`paper/` and run it again.\n\n"
-        f"**{summary(tested)}.** {' '.join(rules)} Accuracy is on test images, in percent; points are "
+        f"Generated by `{command}` from the records in {' and '.join(sources)}. Do not edit this page: change the "
+        "experiments and run the command again.\n\n"
+        f"**{summary(verdicts)}.** {' '.join(rules)} Accuracy is on test images, in percent. Differences are in "
         "percentage points."
     )
 
 
-def _verdicts(tested: Sequence[Verdict]) -> str:
-    ours = any(isinstance(verdict, SizeVerdict) for verdict in tested)
+def _verdicts(verdicts: Sequence[Verdict]) -> str:
+    ours = any(isinstance(verdict, SizeVerdict) for verdict in verdicts)
     rows = [["claim" if ours else "claim of Sec. V", "comparison", "effect [95% interval]", "verdict", "remark"]]
     claim = ""
-    for verdict in tested:
+    for verdict in verdicts:
         effect = verdict.effect
         rows.append(
             [
@@ -175,15 +174,15 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
 
 
 def _settings(results: DataFrame) -> str:
-    world = scenario.load(definition_file("world"))
+    loaded = scenario.load(definition_file("scenario"))
     known = [name for name in results["dataset"].unique() if name in scenario.DATASET_SHAPES]
-    dataset = known[0] if known else world.learning.dataset
-    lines = definition_file("world").read_text(encoding="utf-8").splitlines()
+    dataset = known[0] if known else loaded.learning.dataset
+    lines = definition_file("scenario").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").removeprefix(" ") for line in lines if line.startswith("#")]
     reasons = "\n".join(comment[2:])
     return (
-        "## What the paper does not say\n\n"
-        f"{settings(world.vary({'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
+        "## Settings that the paper does not state\n\n"
+        f"{settings(loaded.vary({'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
     )
 
 
@@ -209,9 +208,9 @@ def _range(results: DataFrame) -> str:
         ]
     ]
     scheduling, interior, overall = {}, {}, {}
-    places = sorted(set(zip(own["learning.clip_norm"], own["link.noise_std"], strict=True)))
-    for place in places:
-        where = dict(zip(("learning__clip_norm", "link__noise_std"), place, strict=True))
+    grid = sorted(set(zip(own["learning.clip_norm"], own["link.noise_std"], strict=True)))
+    for point in grid:
+        where = dict(zip(("learning__clip_norm", "link__noise_std"), point, strict=True))
         by_step = {
             step: by_seed(own, "accuracy", label=f"proposed devices, E = {step}", **where) for step in (1, 5, 20)
         }
@@ -221,40 +220,40 @@ def _range(results: DataFrame) -> str:
         gain, ends = _points(proposed, full), [_points(by_step[best], by_step[end]) for end in (1, 20)]
         rest = _points(proposed, by_step[best])
         cells = [str(gain), str(best), *(str(end) if end.mean else "" for end in ends), str(rest)]
-        rows.append([*(f"{value:g}" for value in place), *cells])
-        scheduling[place] = gain.low > 0
-        interior[place] = best == 5 and all(end.low > 0 for end in ends)
-        overall[place] = rest.high >= 0
-    told = [
-        _held("Proposed beats full scheduling", scheduling),
-        _held("The best E is an interior one (better than both E = 1 and E = 20)", interior),
+        rows.append([*(f"{value:g}" for value in point), *cells])
+        scheduling[point] = gain.low > 0
+        interior[point] = best == 5 and all(end.low > 0 for end in ends)
+        overall[point] = rest.high >= 0
+    sentences = [
+        _held("The proposed scheduling is better than full scheduling", scheduling),
+        _held("The best E is an interior one (better than E = 1 and E = 20)", interior),
         _held(
             "The overall design is at least as good as the best of the fixed E", overall, "not contradicted", "refuted"
         ),
     ]
     return (
-        "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n"
+        "## Range of settings in which the claims hold\n\n![range](images/range.png)\n\n"
         + markdown_table(rows)
         + "\n\n"
-        "Differences in points of accuracy, with 95% intervals. In plain words:\n\n"
-        + "\n".join(f"- {sentence}" for sentence in told)
+        "Differences in points of accuracy, with 95% intervals:\n\n"
+        + "\n".join(f"- {sentence}" for sentence in sentences)
         + f"\n\n{_effort(own)}"
     )
 
 
-def _held(claim: str, shown: Mapping[tuple[float, float], bool], yes: str = "shown", no: str = "not shown") -> str:
-    """Say at which clipping norm and noise a claim was found to hold, and at which it was not."""
+def _held(claim: str, holds: Mapping[tuple[float, float], bool], yes: str = "shown", no: str = "not shown") -> str:
+    """Return the clipping norms and noise levels at which a claim was shown, and at which it was not."""
     parts = []
-    for norm in dict.fromkeys(norm for norm, _ in shown):
+    for norm in dict.fromkeys(norm for norm, _ in holds):
         for word, wanted in ((yes, True), (no, False)):
-            places = [f"{noise:g}" for (own, noise), good in shown.items() if own == norm and good == wanted]
-            if places:
-                parts.append(f"{word} at ϖ = {norm:g}, σ = {', '.join(places)}")
+            levels = [f"{noise:g}" for (own, noise), good in holds.items() if own == norm and good == wanted]
+            if levels:
+                parts.append(f"{word} at ϖ = {norm:g}, σ = {', '.join(levels)}")
     return f"{claim}: {'; '.join(parts)}."
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "## Bound and reality\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
+    return "## Bounds and measurements\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
 
 
 def _points(first: Series, second: Series) -> Estimate:

@@ -82,7 +82,7 @@ class Gate:
         self.environment = {**os.environ, **self.variables}
 
     def open(self, rounds=10**9):
-        """Let this many rounds begin: all, unless told."""
+        """Let this many rounds begin; by default all."""
         part = self.file.with_suffix(".part")
         part.write_text(f"{rounds}")
         part.replace(self.file)
@@ -232,8 +232,8 @@ def flower_app(processes, repository):
     return processes
 
 
-# A small world: six devices, a quadratic task of 50 parameters, eight rounds.
-WORLD: dict[str, Any] = {
+# A small scenario: six devices, a quadratic task of 50 parameters, eight rounds.
+SCENARIO: dict[str, Any] = {
     "name": "small",
     "seed": 3,
     "fleet": {"num_devices": 6, "peak_power": 1.0},
@@ -255,10 +255,12 @@ WORLD: dict[str, Any] = {
 
 
 @pytest.fixture
-def world():
+def make_scenario():
     """Return a function that makes the small scenario, with dotted keys changed."""
 
     def make(**changes: Any) -> airfed.Scenario:
-        return airfed.scenario.parse(WORLD).override({key.replace("__", "."): value for key, value in changes.items()})
+        return airfed.scenario.parse(SCENARIO).override(
+            {key.replace("__", "."): value for key, value in changes.items()}
+        )
 
     return make

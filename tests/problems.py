@@ -13,8 +13,23 @@ from airfed.policies import POLICIES
 # cheap.
 PRIVACY = [(0.3, 1e-5), (1.0, 1e-3), (5.0, 1e-3), (20.0, 1e-2)]
 FORMULAS = [("round", "classic"), ("round", "exact"), ("total", "exact")]
-REPLACE_ONLY = {"seif": "removed takes its own noise with it", "digital": "an absent device is visible"}
-_LINK = ("bandwidth", "estimation_error", "estimation_failure", "trust_estimates", "trust", "combining")
+REPLACE_ONLY = {
+    "artificial_noise": "a removed device also removes its noise",
+    "secure_aggregation": "a removed device also removes its noise",
+    "digital": "an absent device is visible",
+}
+_LINK = (
+    "bandwidth",
+    "iq",
+    "noise_std_lower",
+    "noise_failure",
+    "noise_covariance",
+    "csi_error",
+    "csi_failure",
+    "assume_perfect_csi",
+    "adversary",
+    "beamforming",
+)
 
 
 def gains(seed, *shape):
@@ -27,15 +42,16 @@ def channels(seed, *shape):
 
 
 def make(gain=None, *, channel=None, power=1.0, noise=0.3, dimension=50, steps=8, clip=2.0, convexity=1.0, **rest):
-    """A problem of eight devices; `rest` are fields of the link and of the budget."""
+    """A problem of eight devices; `rest` are fields of the link and of the budget, or rate, smoothness and gap."""
+    rate, smoothness, gap = (rest.pop(*each) for each in (("rate", 0.1), ("smoothness", 10.0), ("gap", 2.3)))
     link = {name: rest.pop(name) for name in _LINK if name in rest}
-    heard = {"channel": channel} if channel is not None else {"gain": gains(0, 8) if gain is None else gain}
+    received = {"channel": channel} if channel is not None else {"gain": gains(0, 8) if gain is None else gain}
     return Problem(
-        fleet=Fleet(**heard, peak_power=power),
+        fleet=Fleet(**received, peak_power=power),
         link=Link(noise_std=noise, **link),
         learning=Learning(
-            **{"dimension": dimension, "total_steps": steps, "clip_norm": clip, "learning_rate": 0.1},
-            **{"smoothness": 10.0, "strong_convexity": convexity, "initial_gap": 2.3},
+            **{"dimension": dimension, "total_steps": steps, "clip_norm": clip, "learning_rate": rate},
+            **{"smoothness": smoothness, "strong_convexity": convexity, "initial_gap": gap},
         ),
         budget=Budget(**{"epsilon": 5.0, "delta": 1e-3, "total_power": 18.0} | rest),
     )
@@ -80,11 +96,13 @@ BUDGETS = {
     "classic": {"formula": "classic"},
     "total": _TOTAL,
     "little power": {"total_power": 3.0},
-    "add-remove": _TOTAL | {"relation": "add_remove"},
+    "add-remove": _TOTAL | {"adjacency": "add_remove"},
     "unequal peaks": {"power": np.geomspace(0.2, 2.0, 8)},
-    "imperfect CSI": {"estimation_error": 0.01},
-    "imperfect CSI total": {"estimation_error": 0.01, "scope": "total", "epsilon": 20.0, "relation": "add_remove"},
-    "trusted estimates": {"estimation_error": 0.01, "trust_estimates": True},
+    "imperfect CSI": {"csi_error": 0.01},
+    "imperfect CSI total": {"csi_error": 0.01, "scope": "total", "epsilon": 20.0, "adjacency": "add_remove"},
+    "assumed perfect CSI": {"csi_error": 0.01, "assume_perfect_csi": True},
+    "measured noise": {"noise_std_lower": 0.2},
+    "measured noise total": _TOTAL | {"noise_std_lower": 0.25, "noise_failure": 1e-3, "total_power": 1e3},
     "air time": {"bandwidth": 50.0, "air_time": 3.5},
 }
 BATTERIES = {
@@ -92,8 +110,10 @@ BATTERIES = {
     "battery total": _TOTAL | {"device_power": [0.5, 2.0] * 4},
 }
 ANTENNAS = {
-    f"{trust} {name}": given | {"trust": trust}
-    for trust, (name, given) in product(("radio", "combiner"), (("round", {}), ("total", _TOTAL | {"epsilon": 20.0})))
+    f"{adversary} {name}": given | {"adversary": adversary}
+    for adversary, (name, given) in product(
+        ("all_antennas", "combined"), (("round", {}), ("total", _TOTAL | {"epsilon": 20.0}))
+    )
 }
 
 
@@ -119,17 +139,17 @@ CATALOGUE = {
     **{f"antennas/{name}": partial(_antennas, given) for name, given in ANTENNAS.items()},
     **{f"varying antennas/{name}": partial(_antennas, given, rounds=(4,)) for name, given in ANTENNAS.items()},
     **{
-        f"random/{scope} {formula} {relation} {decades:g}": partial(
-            _random, {"scope": scope, "formula": formula, "relation": relation, "decades": decades}
+        f"random/{scope} {formula} {adjacency} {decades:g}": partial(
+            _random, {"scope": scope, "formula": formula, "adjacency": adjacency, "decades": decades}
         )
-        for (scope, formula), relation, decades in product(FORMULAS, ("replace", "add_remove"), (0.0, 2.0))
+        for (scope, formula), adjacency, decades in product(FORMULAS, ("replace_one", "add_remove"), (0.0, 2.0))
     },
 }
 """Problems by name, each a function of a seed."""
 
 
 def samples(problem, *, draws=3):
-    """Monte Carlo samples for a problem whose channels vary."""
+    """Monte Carlo samples for a time-varying problem."""
     return (gains if problem.fleet.antennas == 1 else channels)(77, draws, *problem.fleet.drawn.shape)
 
 
@@ -141,20 +161,20 @@ def planned(problem, policy="optimal", **options):
 
 
 def refusal(policy, name):
-    """In which words a policy refuses a problem of the catalogue; "" where it has a plan."""
+    """Part of the message with which a policy refuses a problem of the catalogue; "" if it has a plan."""
+    family, _, kind = name.partition("/")
     if policy in POLICIES or ":" in policy:
         return ""
-    family, _, kind = name.partition("/")
-    if policy == "seif" and kind.startswith("imperfect"):
-        return "exact CSI"
+    if policy == "artificial_noise" and kind.startswith("imperfect"):
+        return "perfect CSI"
     if policy in REPLACE_ONLY and any(word in kind for word in ("add-remove", "add_remove", "imperfect CSI total")):
         return REPLACE_ONLY[policy]
     if kind.startswith("battery") and not (policy == "liu_simeone" and kind == "battery"):
         return "device_power"
-    if kind.startswith("radio") and family == "varying antennas":
-        return "every antenna is seen"
-    if policy == "seif" and kind.startswith("radio"):
+    if kind.startswith("all_antennas") and family == "varying antennas":
+        return "observes all antennas"
+    if policy == "artificial_noise" and kind.startswith("all_antennas"):
         return "artificial noise"
-    if policy == "digital" and kind == "air time":
+    if policy in ("digital", "secure_aggregation") and kind == "air time":
         return "air_time"
     return ""

@@ -1,4 +1,4 @@
-"""The air against an explicit complex baseband simulation, exact sums, and clipping that never overshoots."""
+"""AirComp against an explicit complex baseband simulation, exact sums, and clipping that never overshoots."""
 
 import itertools
 import math
@@ -10,35 +10,23 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from airfed.aircomp import CLIP_MARGIN, Air, clip
+import problems
+from airfed.aircomp import CLIP_MARGIN, AirCompRound, clip
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.plan import Plan
-from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.training.noise import SecureNoise, SeededNoise
 
 CLIP = 2.0
 
 
 def make_plan(gain, *, scheduled=None, alignment=0.1, peak_power=1.0, noise_std=0.05, dimension=8, clip_norm=CLIP):
-    """A plan as somebody might have decided it: nothing is optimised here.
+    """Return an arbitrary plan, without optimisation.
 
     Args:
         alignment: θ, or a_k of every device, (N,).
     """
-    problem = Problem(
-        fleet=Fleet(gain=gain, peak_power=peak_power),
-        link=Link(noise_std=noise_std),
-        learning=Learning(
-            dimension=dimension,
-            total_steps=10,
-            clip_norm=clip_norm,
-            learning_rate=0.1,
-            smoothness=10.0,
-            strong_convexity=0.1,
-            initial_gap=2.3,
-        ),
-        budget=Budget(epsilon=2.0, delta=1e-3, total_power=1e6),
-    )
+    given = {"noise": noise_std, "dimension": dimension, "steps": 10, "clip": clip_norm, "convexity": 0.1}
+    problem = problems.make(gain, power=peak_power, **given, epsilon=2.0, total_power=1e6)
     chosen = np.arange(len(gain)) if scheduled is None else np.asarray(scheduled)
     row = np.zeros(len(gain))
     row[chosen] = alignment if np.ndim(alignment) == 0 else np.asarray(alignment)[chosen]
@@ -100,7 +88,7 @@ ODD = [0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1e300, -1.7e308, 5e-324, 1e-16
 @pytest.mark.parametrize("dimension", [1, 2, 50])
 @pytest.mark.parametrize("place", ["first", "last", "all"])
 @pytest.mark.parametrize("value", BAD + ODD)
-def test_odd_updates_stay_within_the_clip_and_bad_ones_become_zero(value, place, dimension):
+def test_unusual_updates_stay_within_the_clip_and_bad_ones_become_zero(value, place, dimension):
     row = np.full(dimension, 0.25)
     row[{"first": slice(0, 1), "last": slice(-1, None), "all": slice(None)}[place]] = value
     good = np.full(dimension, 0.125)
@@ -119,7 +107,7 @@ def test_odd_updates_stay_within_the_clip_and_bad_ones_become_zero(value, place,
 
 @pytest.mark.parametrize("clip_norm", [1e-290, 1e-200, 1e-10, 1.0, 1e200, 1e300])
 @pytest.mark.parametrize("size", [1e-300, 1e-199, 1e-150, 1.0, 1e150, 1e199, 1e307])
-def test_the_clip_holds_where_squares_overflow_or_vanish(size, clip_norm):
+def test_the_clip_holds_where_squares_overflow_or_underflow(size, clip_norm):
     row = np.array([3.0, -4.0]) / 5.0 * size
     clipped, norms = clip(row, clip_norm)
     assert norms[0] == pytest.approx(size, rel=1e-14)
@@ -133,9 +121,9 @@ def test_the_clip_holds_where_squares_overflow_or_vanish(size, clip_norm):
 @pytest.mark.parametrize("value", [1e200, -1e200, 1.7e308])
 @pytest.mark.parametrize("by_largest", [False, True])
 def test_an_update_whose_squares_overflow_counts_as_usable_and_clipped(value, by_largest):
-    air = Air.from_plan(make_plan(np.ones(2)), channel=np.ones(2))
-    air = replace(air, reference_norm=air.clip_norm if by_largest else None)
-    superposition = air.open_round(8)
+    aircomp = AirCompRound.from_plan(make_plan(np.ones(2)), channel=np.ones(2))
+    aircomp = replace(aircomp, reference_norm=aircomp.clip_norm if by_largest else None)
+    superposition = aircomp.open_round(8)
     superposition.add(np.arange(2), np.stack([np.full(8, value), np.full(8, 1e-3)]))
     received = superposition.receive(np.ones(8))
     assert (received.usable, received.clipped, received.refused.size) == (2, 1, 0)
@@ -179,9 +167,9 @@ def baseband(plan, updates, noise, *, channel, phase):
     }
 
 
-def transmit(air, updates, noise, *, devices=None, chunk=3):
-    superposition = air.open_round(updates.shape[1])
-    chosen = air.scheduled if devices is None else np.asarray(devices)
+def transmit(aircomp, updates, noise, *, devices=None, chunk=3):
+    superposition = aircomp.open_round(updates.shape[1])
+    chosen = aircomp.scheduled if devices is None else np.asarray(devices)
     for start in range(0, len(chosen), chunk):
         superposition.add(chosen[start : start + chunk], updates[start : start + chunk])
     return superposition.receive(noise)
@@ -195,7 +183,7 @@ def fleet_of(rng, count):
 
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("nmse", [0.0, 0.01, 0.5])
-def test_the_air_is_the_complex_baseband(nmse, aligned):
+def test_aircomp_is_the_complex_baseband_model(nmse, aligned):
     rng = np.random.default_rng(3)
     for _ in range(10):
         gain, phase, known = fleet_of(rng, 12)
@@ -207,8 +195,8 @@ def test_the_air_is_the_complex_baseband(nmse, aligned):
         plan = make_plan(gain, scheduled=scheduled, alignment=alignment, peak_power=peak_power)
         updates = random_updates(rng, 9, 8)
         noise = rng.normal(0, 0.05, 8)
-        air = Air.from_plan(plan, channel=true, phase=phase)
-        got = transmit(air, updates, noise)
+        aircomp = AirCompRound.from_plan(plan, channel=true, phase=phase)
+        got = transmit(aircomp, updates, noise)
         want = baseband(plan, updates, noise, channel=true, phase=phase)
         np.testing.assert_allclose(got.estimate, want["estimate"], rtol=0, atol=1e-12)
         np.testing.assert_allclose(got.energy, want["energy"], rtol=1e-12)
@@ -228,9 +216,9 @@ def test_without_phase_correction_half_the_devices_cancel():
     true = gain * np.exp(1j * np.array([0.0, np.pi]))
     plan = make_plan(gain)
     updates = np.ones((2, 8), np.float32) * 0.1
-    blind = transmit(Air.from_plan(plan, channel=true), updates, np.zeros(8))
+    blind = transmit(AirCompRound.from_plan(plan, channel=true), updates, np.zeros(8))
     np.testing.assert_allclose(blind.estimate, 0.0, atol=1e-15)
-    corrected = transmit(Air.from_plan(plan, channel=true, phase=np.array([0.0, np.pi])), updates, np.zeros(8))
+    corrected = transmit(AirCompRound.from_plan(plan, channel=true, phase=np.array([0.0, np.pi])), updates, np.zeros(8))
     np.testing.assert_allclose(corrected.estimate, 0.1, rtol=1e-7)
 
 
@@ -238,8 +226,8 @@ def test_signal_to_noise_is_the_ratio_of_the_received_powers():
     rng = np.random.default_rng(4)
     plan = make_plan([0.5, 0.7, 1.1])
     updates, noise = random_updates(rng, 3, 8), rng.normal(0, 0.05, 8)
-    clean = transmit(Air.from_plan(plan), updates, np.zeros(8))
-    noisy = transmit(Air.from_plan(plan), updates, noise)
+    clean = transmit(AirCompRound.from_plan(plan), updates, np.zeros(8))
+    noisy = transmit(AirCompRound.from_plan(plan), updates, noise)
     assert noisy.signal_to_noise == pytest.approx(np.sum(clean.received**2) / np.sum(noise**2), rel=1e-12)
     np.testing.assert_allclose(noisy.received - clean.received, noise, atol=1e-15)
     assert clean.signal_to_noise == math.inf
@@ -248,7 +236,7 @@ def test_signal_to_noise_is_the_ratio_of_the_received_powers():
 def test_error_norms_do_not_depend_on_the_blas():
     noise = np.random.default_rng(5).normal(size=300_001)
     plan = make_plan([1.0, 1.0])
-    got = Air.from_plan(plan).open_round(noise.size).receive(noise)
+    got = AirCompRound.from_plan(plan).open_round(noise.size).receive(noise)
     scale = 2 * plan.alignment_coefficient
     assert got.noise_error == math.sqrt(float(np.add.reduce(np.square(noise)))) / scale  # pairwise, by one thread
 
@@ -259,7 +247,7 @@ def test_equal_gains_and_no_noise_are_plain_averaging_to_rounding():
         plan = make_plan(np.full(count, 0.8), dimension=dimension)
         updates = (rng.normal(size=(count, dimension)) * 0.9 * CLIP / math.sqrt(dimension) / 2).astype(np.float32)
         assert max(exact_norm(row) for row in updates) < CLIP
-        got = transmit(Air.from_plan(plan), updates, np.zeros(dimension))
+        got = transmit(AirCompRound.from_plan(plan), updates, np.zeros(dimension))
         mean = np.array([math.fsum(column) / count for column in updates.T.astype(np.float64)])
         np.testing.assert_allclose(got.estimate, mean, rtol=0, atol=4e-16 * CLIP)
         assert got.clipped == 0
@@ -273,7 +261,7 @@ def test_transmitted_energy_never_exceeds_what_was_planned():
     gain, phase, true = fleet_of(rng, 30)
     plan = make_plan(gain, alignment=0.09)
     updates = random_updates(rng, 30, 8, scale=50.0)  # most are clipped: the worst case
-    got = transmit(Air.from_plan(plan, channel=true, phase=phase), updates, np.zeros(8))
+    got = transmit(AirCompRound.from_plan(plan, channel=true, phase=phase), updates, np.zeros(8))
     assert np.all(got.energy <= plan.power)
     full = got.norms > CLIP
     assert full.sum() > 15
@@ -286,7 +274,7 @@ def test_no_device_exceeds_its_peak_power_whatever_the_plan_says():
     plan = make_plan(gain, alignment=0.3, peak_power=[1.0, 1.0, 0.04])  # devices 0 and 2 cannot
     assert "peak_power" in plan.violations
     updates = np.eye(3, 8, dtype=np.float32) * 5
-    got = transmit(Air.from_plan(plan), updates, np.zeros(8))
+    got = transmit(AirCompRound.from_plan(plan), updates, np.zeros(8))
     assert np.all(got.energy <= plan.problem.fleet.peak_power)
     arrived = got.received[:3] / (1 - CLIP_MARGIN)
     np.testing.assert_allclose(arrived, [0.1, 0.3, 0.2], rtol=1e-12)  # |h|√P where that is less than θ
@@ -298,31 +286,31 @@ def test_unaligned_devices_use_their_peak_power():
     peak = rng.uniform(0.2, 2.0, 6)
     gain = rng.uniform(0.2, 1.0, 6)
     plan = make_plan(gain, peak_power=peak, alignment=gain * np.sqrt(peak))
-    got = transmit(Air.from_plan(plan), np.full((6, 8), 9.0, np.float32), np.zeros(8))
+    got = transmit(AirCompRound.from_plan(plan), np.full((6, 8), 9.0, np.float32), np.zeros(8))
     np.testing.assert_allclose(got.energy, peak, rtol=3 * CLIP_MARGIN)
 
 
 # -- privacy: what one device can do
 
 
-def contribution(air, device, update, dimension):
+def contribution(aircomp, device, update, dimension):
     """The received signal of one device alone, exactly."""
-    superposition = air.open_round(dimension)
+    superposition = aircomp.open_round(dimension)
     superposition.add(np.array([device]), np.asarray(update)[None, :])
     quantum = Fraction(superposition._quantum)
     return [int(value) * quantum for value in superposition.signal.ravel()]
 
 
 @pytest.mark.parametrize("value", [*BAD, *ODD, 1.0, -7.0])
-def test_no_update_whatsoever_contributes_more_than_the_alignment(value):
+def test_no_update_contributes_more_than_the_alignment(value):
     rng = np.random.default_rng(9)
     gain, phase, true = fleet_of(rng, 4)
     plan = make_plan(gain, alignment=0.07, dimension=6)
-    air = Air.from_plan(plan, channel=true, phase=phase)
+    aircomp = AirCompRound.from_plan(plan, channel=true, phase=phase)
     theta = Fraction(plan.alignment)
     for device in range(4):
         for update in (np.full(6, value), np.r_[value, rng.normal(size=5)], np.r_[np.zeros(5), value]):
-            square = sum(part**2 for part in contribution(air, device, update, 6))
+            square = sum(part**2 for part in contribution(aircomp, device, update, 6))
             assert square <= theta**2
 
 
@@ -330,14 +318,14 @@ def test_replacing_one_device_moves_the_signal_by_two_thetas_and_no_more():
     rng = np.random.default_rng(10)
     gain, phase, true = fleet_of(rng, 5)
     plan = make_plan(gain, alignment=0.07, dimension=50)
-    air = Air.from_plan(plan, channel=true, phase=phase)
+    aircomp = AirCompRound.from_plan(plan, channel=true, phase=phase)
     others = random_updates(rng, 5, 50)
     direction = rng.normal(size=50)
     received = []
     for sign in (1, -1):
         updates = others.copy()
         updates[2] = sign * 100 * direction
-        received.append(transmit(air, updates, np.zeros(50)).received)
+        received.append(transmit(aircomp, updates, np.zeros(50)).received)
     moved = np.linalg.norm(received[0] - received[1])
     assert moved <= 2 * plan.alignment * (1 + 1e-12)
     assert moved == pytest.approx(2 * plan.alignment, rel=2 * CLIP_MARGIN)
@@ -347,7 +335,7 @@ def test_a_bad_update_counts_as_zero_and_is_named():
     plan = make_plan([0.5] * 5, scheduled=[0, 2, 3])
     updates = np.full((3, 8), 0.25, np.float32)
     updates[1, 4] = np.nan
-    got = transmit(Air.from_plan(plan), updates, np.zeros(8))
+    got = transmit(AirCompRound.from_plan(plan), updates, np.zeros(8))
     np.testing.assert_allclose(got.estimate, 0.25 * 2 / 3, rtol=1e-14)  # of all three
     assert got.refused.tolist() == [2]
     assert got.missing.size == 0
@@ -358,12 +346,12 @@ def test_a_bad_update_counts_as_zero_and_is_named():
 def test_a_missing_device_changes_neither_divisor_nor_noise():
     rng = np.random.default_rng(11)
     plan = make_plan([0.5] * 6, scheduled=[1, 2, 4, 5])
-    air = Air.from_plan(plan)
+    aircomp = AirCompRound.from_plan(plan)
     updates, noise = random_updates(rng, 4, 8), rng.normal(size=8)
-    silent = updates.copy()
-    silent[2] = 0.0
-    dropped = transmit(air, updates[[0, 1, 3]], noise, devices=[1, 2, 5])
-    whole = transmit(air, silent, noise)
+    zeroed = updates.copy()
+    zeroed[2] = 0.0
+    dropped = transmit(aircomp, updates[[0, 1, 3]], noise, devices=[1, 2, 5])
+    whole = transmit(aircomp, zeroed, noise)
     assert dropped.estimate.tobytes() == whole.estimate.tobytes()
     assert dropped.noise_error == whole.noise_error
     assert dropped.missing.tolist() == [4]
@@ -381,21 +369,21 @@ def test_the_sum_has_the_same_bits_for_every_order_chunk_and_split(nmse):
     gain, phase, true = fleet_of(rng, count)
     true = true + math.sqrt(nmse / 2) * (rng.normal(size=count) + 1j * rng.normal(size=count))
     plan = make_plan(gain, dimension=dimension)
-    air = Air.from_plan(plan, channel=true, phase=phase)
+    aircomp = AirCompRound.from_plan(plan, channel=true, phase=phase)
     updates = random_updates(rng, count, dimension) * (10.0 ** rng.uniform(-8, 4, (count, 1)).astype(np.float32))
     updates[7, 3], updates[50, 0] = np.nan, np.inf
     noise = rng.normal(size=dimension)
-    first = transmit(air, updates, noise, chunk=count)
+    first = transmit(aircomp, updates, noise, chunk=count)
     assert first.refused.tolist() == [7, 50]
 
     for chunk in (1, 2, 7, 32, 59):
         order = rng.permutation(count)
-        same(first, transmit(air, updates[order], noise, devices=order, chunk=chunk))
+        same(first, transmit(aircomp, updates[order], noise, devices=order, chunk=chunk))
     for parts in (2, 3, 8):  # as separate processes would
         order = rng.permutation(count)
         partial = []
         for part in np.array_split(order, parts):
-            superposition = air.open_round(dimension)
+            superposition = aircomp.open_round(dimension)
             superposition.add(part, updates[part])
             partial.append(superposition)
         same(first, merged(partial).receive(noise))
@@ -407,9 +395,9 @@ def merged(partial):
     for other in rest:
         whole.integers = whole.integers + other.integers
         whole.norm_max = max(whole.norm_max, other.norm_max)
-        whole.norms[other.heard] = other.norms[other.heard]
-        whole.energy[other.heard] = other.energy[other.heard]
-        whole.heard |= other.heard
+        whole.norms[other.arrived] = other.norms[other.arrived]
+        whole.energy[other.arrived] = other.energy[other.arrived]
+        whole.arrived |= other.arrived
     return whole
 
 
@@ -425,15 +413,15 @@ def test_the_sum_is_exact_to_half_a_quantum_a_device():
     count, dimension = 200, 5
     gain, phase, true = fleet_of(rng, count)
     plan = make_plan(gain, dimension=dimension)
-    air = Air.from_plan(plan, channel=true, phase=phase)
+    aircomp = AirCompRound.from_plan(plan, channel=true, phase=phase)
     updates = (random_updates(rng, count, dimension) * 10.0 ** rng.uniform(-6, 0, (count, 1))).astype(np.float32)
-    superposition = air.open_round(dimension)
-    superposition.add(air.scheduled, updates)
+    superposition = aircomp.open_round(dimension)
+    superposition.add(aircomp.scheduled, updates)
     clipped, _ = clip(updates, CLIP)
     quantum = Fraction(superposition._quantum)
     assert quantum <= Fraction(2) ** -61 * count * Fraction(plan.alignment) * (1 + Fraction(1, 10**9))
     for j in range(dimension):
-        products = [Fraction(float(c) * float(g)) for c, g in zip(air.coefficient.real, clipped[:, j], strict=True)]
+        products = [Fraction(float(c) * float(g)) for c, g in zip(aircomp.coefficient.real, clipped[:, j], strict=True)]
         error = int(superposition.signal[0, 0, j]) * quantum - sum(products)
         assert abs(error) <= count * quantum / 8  # each is rounded to the nearest, so they nearly cancel
 
@@ -442,7 +430,9 @@ def test_the_sum_cannot_overflow_when_all_arrive_at_full_strength():
     for count in (1, 2, 3, 4, 127, 128, 129, 1024):
         for alignment in (0.1, 0.125, 1e-9, 0.99999):
             plan = make_plan(np.ones(count), alignment=alignment, dimension=1)
-            got = transmit(Air.from_plan(plan), np.full((count, 1), -1e6, np.float32), np.zeros(1), chunk=count)
+            got = transmit(
+                AirCompRound.from_plan(plan), np.full((count, 1), -1e6, np.float32), np.zeros(1), chunk=count
+            )
             assert got.estimate[0] == pytest.approx(-CLIP * (1 - CLIP_MARGIN), rel=1e-13)
 
 
@@ -450,12 +440,12 @@ def test_a_million_devices_add_up_in_little_memory():
     count, dimension, chunk = 1_000_000, 4, 50_000
     rng = np.random.default_rng(14)
     plan = make_plan(rng.uniform(0.2, 1.0, count), dimension=dimension)
-    air = Air.from_plan(plan)
+    aircomp = AirCompRound.from_plan(plan)
     updates = (rng.normal(size=(chunk, dimension)) * 0.3 + 0.1).astype(np.float32)  # the same for each chunk
     tracemalloc.start()
-    superposition = air.open_round(dimension)
+    superposition = aircomp.open_round(dimension)
     for start in range(0, count, chunk):
-        superposition.add(air.scheduled[start : start + chunk], updates)
+        superposition.add(aircomp.scheduled[start : start + chunk], updates)
     got = superposition.receive(np.zeros(dimension))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -478,8 +468,8 @@ def test_a_million_devices_add_up_in_little_memory():
     ],
 )
 def test_wrong_uploads_are_refused_and_leave_the_sum_alone(devices, shape, message):
-    air = Air.from_plan(make_plan([0.5] * 7, scheduled=[1, 3, 5]))
-    superposition = air.open_round(8)
+    aircomp = AirCompRound.from_plan(make_plan([0.5] * 7, scheduled=[1, 3, 5]))
+    superposition = aircomp.open_round(8)
     superposition.add(np.array([3]), np.ones((1, 8)))
     before = superposition.signal.copy()
     with pytest.raises(ValueError, match=message):
@@ -489,8 +479,8 @@ def test_wrong_uploads_are_refused_and_leave_the_sum_alone(devices, shape, messa
 
 
 def test_noise_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="noise of shape"):
-        Air.from_plan(make_plan([0.5])).open_round(8).receive(np.zeros(7))
+    with pytest.raises(ValueError, match="noise must have shape"):
+        AirCompRound.from_plan(make_plan([0.5])).open_round(8).receive(np.zeros(7))
 
 
 # -- the noise of the recovered mean
@@ -502,13 +492,13 @@ def test_the_noise_of_the_recovered_mean_has_the_variance_that_the_plan_claims(s
     rounds, dimension, count = 100, 21840, 20
     rng = np.random.default_rng(15)
     plan = make_plan(rng.uniform(0.2, 1.0, count), dimension=dimension, noise_std=0.3)
-    air = Air.from_plan(plan)
+    aircomp = AirCompRound.from_plan(plan)
     updates = random_updates(rng, count, dimension)
-    clean = transmit(air, updates, np.zeros(dimension)).estimate
+    clean = transmit(aircomp, updates, np.zeros(dimension)).estimate
     error = np.empty((rounds, dimension))
     for index in range(rounds):
         noise = source.draw(index, dimension, plan.problem.link.noise_std)
-        error[index] = transmit(air, updates, noise, chunk=count).estimate - clean
+        error[index] = transmit(aircomp, updates, noise, chunk=count).estimate - clean
     learning = plan.problem.learning
     claimed = plan.problem.link.noise_std * learning.clip_norm / (count * plan.alignment)  # σ/(|K|ν) per real dimension
     assert error.var() == pytest.approx(claimed**2, rel=0.01)

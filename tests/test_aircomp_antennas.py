@@ -1,4 +1,4 @@
-"""The air of several antennas: complex vectors add up exactly, and the combiner's real part is the mean."""
+"""AirComp with several antennas: complex vectors add up exactly, and the beamformer recovers the mean."""
 
 import hashlib
 import math
@@ -7,12 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import problems
 from airfed import antennas
-from airfed.aircomp import CLIP_MARGIN, Air, Airs, clip
+from airfed.aircomp import CLIP_MARGIN, AirComp, AirCompRound, clip
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.plan import Plan
 from airfed.policies import plan
-from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.training.noise import SecureNoise, SeededNoise
 
 CLIP, SIGMA = 2.0, 0.5
@@ -23,57 +23,44 @@ def vectors(rng, *shape):
 
 
 def problem_of(channel, *, dimension=8, peak_power=1.0, **changes):
-    budget = {"epsilon": 20.0, "delta": 1e-3, "total_power": 500.0, **changes}
-    return Problem(
-        fleet=Fleet(channel=channel, peak_power=peak_power),
-        link=Link(noise_std=SIGMA),
-        learning=Learning(
-            dimension=dimension,
-            total_steps=20,
-            clip_norm=CLIP,
-            learning_rate=0.1,
-            smoothness=10.0,
-            strong_convexity=0.1,
-            initial_gap=2.3,
-        ),
-        budget=Budget(**budget),
-    )
+    given = {"noise": SIGMA, "steps": 20, "clip": CLIP, "convexity": 0.1, "epsilon": 20.0, "total_power": 500.0}
+    return problems.make(channel=channel, power=peak_power, dimension=dimension, **given | changes)
 
 
-def made(rng, *, devices=9, number=4, dimension=8, alignment=0.2, combiner=None, scheduled=None):
-    """A plan of given devices and combiner; nothing is searched for."""
+def made(rng, *, devices=9, number=4, dimension=8, alignment=0.2, beamformer=None, scheduled=None):
+    """A plan of given devices and beamformer; nothing is searched for."""
     problem = problem_of(vectors(rng, devices, number), dimension=dimension, peak_power=50.0)
-    problem = problem.heard_by(vectors(rng, number) if combiner is None else combiner)
+    problem = problem.with_beamformer(vectors(rng, number) if beamformer is None else beamformer)
     who = np.arange(devices) if scheduled is None else np.asarray(scheduled)
     table = Amplitudes.aligned(who, num_devices=devices, level=alignment, rounds=4)
     return Plan(problem=problem, policy="mine", amplitudes=table)
 
 
-def transmit(air, updates, noise, *, devices=None, chunk=3):
-    superposition = air.open_round(updates.shape[1])
-    chosen = air.scheduled if devices is None else np.asarray(devices)
+def transmit(aircomp, updates, noise, *, devices=None, chunk=3):
+    superposition = aircomp.open_round(updates.shape[1])
+    chosen = aircomp.scheduled if devices is None else np.asarray(devices)
     for start in range(0, len(chosen), chunk):
         superposition.add(chosen[start : start + chunk], updates[start : start + chunk])
     return superposition.receive(noise)
 
 
-def test_the_air_is_the_complex_baseband_of_every_antenna():
+def test_aircomp_is_the_complex_baseband_model_of_every_antenna():
     """Term by term: x_k, Y = Σ h_k x_k + Z, Re(fᴴY)/(|K|ν), and both parts of its error."""
     rng = np.random.default_rng(1)
     for number in (2, 3, 8):
-        decided = made(rng, number=number, scheduled=[0, 2, 3, 5, 8])
-        fleet, who, theta = decided.problem.fleet, decided.scheduled, decided.alignment
+        planned = made(rng, number=number, scheduled=[0, 2, 3, 5, 8])
+        fleet, who, theta = planned.problem.fleet, planned.scheduled, planned.alignment
         updates = (5 * rng.normal(size=(5, 8))).astype(np.float32)
         noise = rng.normal(0, SIGMA, 2 * number * 8)
-        got = transmit(Air.from_plan(decided), updates, noise)
-        f, noises = fleet.combiner, noise.reshape(number, 2, 8)
+        got = transmit(AirCompRound.from_plan(planned), updates, noise)
+        f, noises = fleet.beamformer, noise.reshape(number, 2, 8)
         assert np.linalg.norm(f) == pytest.approx(1.0, abs=1e-15)
         signal = np.zeros((number, 8), complex)
         clipped, energy = [], []
         for k, update in zip(who, updates.astype(float), strict=True):
             g = update * min(1.0, CLIP * (1 - CLIP_MARGIN) / np.linalg.norm(update))
-            heard = np.vdot(f, fleet.channel[k])
-            x = np.exp(-1j * np.angle(heard)) * theta / (CLIP * abs(heard)) * g
+            arrived = np.vdot(f, fleet.channel[k])
+            x = np.exp(-1j * np.angle(arrived)) * theta / (CLIP * abs(arrived)) * g
             signal += np.outer(fleet.channel[k], x)
             clipped.append(g)
             energy.append(np.sum(np.abs(x) ** 2))
@@ -91,40 +78,40 @@ def test_the_air_is_the_complex_baseband_of_every_antenna():
         assert got.fading_error == 0.0
 
 
-def test_a_channel_that_is_not_as_known_is_an_error_of_fading():
+def test_imperfect_csi_is_a_fading_error():
     rng = np.random.default_rng(2)
-    decided = made(rng)
-    fleet = decided.problem.fleet
+    planned = made(rng)
+    fleet = planned.problem.fleet
     true = fleet.channel + 0.1 * vectors(rng, 9, 4)
     updates = rng.normal(size=(9, 8)).astype(np.float32)
-    got = transmit(Air.from_plan(decided, channel=true), updates, np.zeros(64))
-    heard, believed = antennas.heard(true, fleet.combiner), antennas.heard(fleet.channel, fleet.combiner)
-    weights = (heard * np.exp(-1j * np.angle(believed)) / np.abs(believed)).real - 1.0
+    got = transmit(AirCompRound.from_plan(planned, channel=true), updates, np.zeros(64))
+    arrived, believed = antennas.effective(true, fleet.beamformer), antennas.effective(fleet.channel, fleet.beamformer)
+    weights = (arrived * np.exp(-1j * np.angle(believed)) / np.abs(believed)).real - 1.0
     wrong = weights @ clip(updates, CLIP)[0] / 9
     assert got.fading_error == pytest.approx(np.linalg.norm(wrong), rel=1e-9)
 
 
-@pytest.mark.parametrize("rough", [False, True])
-def test_the_sum_has_the_same_bits_for_every_order_chunk_and_split(rough):
+@pytest.mark.parametrize("imperfect", [False, True])
+def test_the_sum_has_the_same_bits_for_every_order_chunk_and_split(imperfect):
     rng = np.random.default_rng(3)
-    decided = made(rng, devices=40, number=3, dimension=37)
-    true = decided.problem.fleet.channel * (1 + 0.1 * rough * rng.normal(size=(40, 1)))
-    air = Air.from_plan(decided, channel=true)
+    planned = made(rng, devices=40, number=3, dimension=37)
+    true = planned.problem.fleet.channel * (1 + 0.1 * imperfect * rng.normal(size=(40, 1)))
+    aircomp = AirCompRound.from_plan(planned, channel=true)
     updates = (rng.normal(size=(40, 37)) * 10.0 ** rng.uniform(-8, 4, (40, 1))).astype(np.float32)
     updates[7, 3], updates[30, 0] = np.nan, np.inf
     noise = rng.normal(size=6 * 37)
-    first = transmit(air, updates, noise, chunk=40)
+    first = transmit(aircomp, updates, noise, chunk=40)
     assert first.refused.tolist() == [7, 30]
     for chunk in (1, 7, 39):
         order = rng.permutation(40)
-        same(first, transmit(air, updates[order], noise, devices=order, chunk=chunk))
-    halves = [air.open_round(37) for _ in range(2)]  # as two processes would
+        same(first, transmit(aircomp, updates[order], noise, devices=order, chunk=chunk))
+    halves = [aircomp.open_round(37) for _ in range(2)]  # as two processes would
     for half, who in zip(halves, np.array_split(rng.permutation(40), 2), strict=True):
         half.add(who, updates[who])
     whole, other = halves
     whole.integers = whole.integers + other.integers
     whole.norm_max = max(whole.norm_max, other.norm_max)
-    assert whole.integers.size == 6 * 37 + 5 + 37 * rough
+    assert whole.integers.size == 6 * 37 + 5 + 37 * imperfect
     same(first, whole.receive(noise))
 
 
@@ -135,67 +122,69 @@ def same(one, other):
         assert getattr(one, name) == getattr(other, name), name
 
 
-def test_no_update_moves_a_unit_detector_by_more_than_its_device_is_seen():
+def test_no_update_moves_a_unit_detector_by_more_than_the_amplitude_of_its_device():
     rng = np.random.default_rng(4)
-    decided = made(rng, devices=5, number=4, dimension=6)
-    air, fleet = Air.from_plan(decided), decided.problem.fleet
-    seen = decided.alignment * antennas.strengths(fleet.channel) / fleet.gain
+    planned = made(rng, devices=5, number=4, dimension=6)
+    aircomp, fleet = AirCompRound.from_plan(planned), planned.problem.fleet
+    seen = planned.alignment * antennas.norms(fleet.channel) / fleet.gain
     detectors = vectors(rng, 200, 4 * 6).reshape(200, 4, 6)
     detectors /= np.linalg.norm(detectors, axis=(1, 2))[:, None, None]
     for device in range(5):
         for update in (np.full(6, 1e9), np.r_[1e300, np.zeros(5)], rng.normal(size=6) * 100):
-            arrived = transmit(air, update[None], np.zeros(48), devices=[device]).antennas
+            arrived = transmit(aircomp, update[None], np.zeros(48), devices=[device]).antennas
             assert np.linalg.norm(arrived) <= seen[device] * (1 + 1e-12)
             assert np.all(np.abs(np.einsum("nad,ad->n", detectors.conj(), arrived)) <= seen[device])
             own = fleet.channel[device] / np.linalg.norm(fleet.channel[device])
-            best = np.linalg.norm((np.exp(-1j * air.transmit_phase[device]) * np.conj(own) @ arrived).real)
+            best = np.linalg.norm((np.exp(-1j * aircomp.transmit_phase[device]) * np.conj(own) @ arrived).real)
             assert best == pytest.approx(seen[device], rel=1e-5)  # the matched filter sees all of it
-            assert np.linalg.norm(np.conj(fleet.combiner) @ arrived) <= decided.alignment * (1 + 1e-12)
+            assert np.linalg.norm(np.conj(fleet.beamformer) @ arrived) <= planned.alignment * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("source", [SeededNoise(b"key"), SecureNoise()], ids=["seeded", "secure"])
 def test_each_antennas_real_and_imaginary_noise_has_the_variance_that_is_claimed(source):
     # 10^6 values a part: the empirical variance has a relative standard deviation of 0.14%, so 0.5% is 3.5 of them.
-    air = Air.from_plan(made(np.random.default_rng(5), number=3))
-    superposition = air.open_round(1_000_000)
+    aircomp = AirCompRound.from_plan(made(np.random.default_rng(5), number=3))
+    superposition = aircomp.open_round(1_000_000)
     drawn = superposition.receive(source.draw(0, superposition.noise_size, SIGMA)).antennas
     parts = np.concatenate((drawn.real, drawn.imag))
     np.testing.assert_allclose(np.var(parts, axis=1), SIGMA**2, rtol=5e-3)
     assert np.abs(np.corrcoef(parts) - np.eye(6)).max() < 6e-3
-    combined = np.conj(air.combiner) @ drawn
+    combined = np.conj(aircomp.beamformer) @ drawn
     np.testing.assert_allclose([np.var(combined.real), np.var(combined.imag)], SIGMA**2, rtol=5e-3)
 
 
 def test_memory_grows_with_antennas_and_entries_and_not_with_devices_times_antennas():
     rng = np.random.default_rng(6)
     number, dimension, chunk = 16, 2000, 50
-    decided = made(rng, devices=400, number=number, dimension=dimension)
-    air = Air.from_plan(decided)
+    planned = made(rng, devices=400, number=number, dimension=dimension)
+    aircomp = AirCompRound.from_plan(planned)
     updates = rng.normal(size=(chunk, dimension)).astype(np.float32)
     tracemalloc.start()
-    superposition = air.open_round(dimension)
+    superposition = aircomp.open_round(dimension)
     for start in range(0, 400, chunk):
-        superposition.add(air.scheduled[start : start + chunk], updates)
+        superposition.add(aircomp.scheduled[start : start + chunk], updates)
     superposition.receive(np.zeros(superposition.noise_size))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * (2 * number * dimension * 4 + chunk * dimension * 5)  # a few copies of Y, a few of a chunk
 
 
-def test_each_round_has_its_own_channels_and_combiner():
+def test_each_round_has_its_own_channels_and_beamformer():
     rng = np.random.default_rng(7)
-    problem = problem_of(vectors(rng, 3, 5, 2), peak_power=50.0).heard_by(vectors(rng, 3, 2))
+    problem = problem_of(vectors(rng, 3, 5, 2), peak_power=50.0).with_beamformer(vectors(rng, 3, 2))
     table = Amplitudes(level=np.array([0.1, 0.3, 0.2]), share=np.ones((1, 5), bool))
     found = Plan(problem=problem, policy="mine", amplitudes=table)
-    airs, fleet = Airs(plan=found), problem.fleet
+    aircomp, fleet = AirComp(plan=found), problem.fleet
     updates = rng.normal(size=(5, 8)).astype(np.float32)
     for index in range(3):
-        air = airs.at(index)
-        np.testing.assert_array_equal(air.combiner, fleet.combiner[index])
-        arrival = fleet.channel[index] * (np.exp(1j * air.transmit_phase) * air.transmit_amplitude / CLIP)[:, None]
-        np.testing.assert_allclose(air.arrival, arrival, rtol=1e-14)
+        current = aircomp.at(index)
+        np.testing.assert_array_equal(current.beamformer, fleet.beamformer[index])
+        arrival = (
+            fleet.channel[index] * (np.exp(1j * current.transmit_phase) * current.transmit_amplitude / CLIP)[:, None]
+        )
+        np.testing.assert_allclose(current.arrival, arrival, rtol=1e-14)
         np.testing.assert_allclose(
-            transmit(air, updates, np.zeros(32)).estimate, clip(updates, CLIP)[0].mean(0), atol=1e-12
+            transmit(current, updates, np.zeros(32)).estimate, clip(updates, CLIP)[0].mean(0), atol=1e-12
         )
 
 
@@ -203,30 +192,32 @@ def test_full_power_and_weaker_arrivals_stay_below_what_is_claimed():
     """Where devices saturate, μ of the largest level and the largest exposure is never below what is seen of them."""
     rng = np.random.default_rng(8)
     for _ in range(4):
-        problem = problem_of(vectors(rng, 12, 3), peak_power=10 ** rng.uniform(-4, 0, 12)).heard_by(vectors(rng, 3))
-        decided = plan(problem, policy="threshold_power", rounds=4)
-        air = Air.from_plan(decided)
-        seen = antennas.strengths(air.arrival) * CLIP
-        assert 2 * seen.max() / SIGMA <= decided.mu_round * (1 + 1e-12)
-        assert np.unique(np.abs(air.coefficient).round(9)).size > 1  # some do arrive weaker
+        problem = problem_of(vectors(rng, 12, 3), peak_power=10 ** rng.uniform(-4, 0, 12)).with_beamformer(
+            vectors(rng, 3)
+        )
+        planned = plan(problem, policy="threshold_power", rounds=4)
+        aircomp = AirCompRound.from_plan(planned)
+        seen = antennas.norms(aircomp.arrival) * CLIP
+        assert 2 * seen.max() / SIGMA <= planned.mu_round * (1 + 1e-12)
+        assert np.unique(np.abs(aircomp.coefficient).round(9)).size > 1  # some do arrive weaker
 
 
 def test_artificial_noise_is_refused_where_every_antenna_is_seen():
     rng = np.random.default_rng(9)
-    with pytest.raises(ValueError, match="comes from its devices' directions"):
-        plan(problem_of(vectors(rng, 5, 2)), policy="seif", rounds=4)
+    with pytest.raises(ValueError, match="arrives from the directions of its devices"):
+        plan(problem_of(vectors(rng, 5, 2)), policy="artificial_noise", rounds=4)
 
 
-def test_one_antenna_has_the_bits_that_it_always_had():
+def test_one_antenna_keeps_its_bits():
     """Golden: of the sums before there were several antennas, and of reception and noise."""
     rng = np.random.default_rng(10)
     gain = rng.uniform(0.2, 1.0, 7)
     problem = problem_of(gain[:, None].astype(complex), dimension=11)
-    assert (problem.fleet.antennas, problem.fleet.combiner.tolist()) == (1, [1.0])
+    assert (problem.fleet.antennas, problem.fleet.beamformer.tolist()) == (1, [1.0])
     table = Amplitudes.aligned(np.arange(7), num_devices=7, level=0.1, rounds=4)
-    decided = Plan(problem=problem, policy="mine", amplitudes=table)
+    planned = Plan(problem=problem, policy="mine", amplitudes=table)
     true = gain * np.exp(0.1j * np.arange(7))
-    superposition = Air.from_plan(decided, channel=true, phase=0.09 * np.arange(7)).open_round(11)
+    superposition = AirCompRound.from_plan(planned, channel=true, phase=0.09 * np.arange(7)).open_round(11)
     superposition.add(np.arange(7), rng.normal(size=(7, 11)).astype(np.float32))
     got = superposition.receive(SeededNoise(b"key").draw(3, superposition.noise_size, SIGMA, transmission="again"))
     np.testing.assert_array_equal(got.antennas, got.received[None])

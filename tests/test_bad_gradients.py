@@ -1,4 +1,4 @@
-"""Seven bad values, four dtypes, three placements: the sum stays finite, nobody exceeds θ, the device is logged."""
+"""Seven bad values, four dtypes, three placements: the sum stays finite, no device exceeds θ, the device is logged."""
 
 import logging
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from airfed.aircomp import Air, clip
+from airfed.aircomp import AirCompRound, clip
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.training.execution import execute
 
@@ -38,16 +38,16 @@ def bad_update(value, dtype, placement, dimension, rng):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", VALUES)
-def test_a_bad_gradient_does_no_harm(world, value, dtype, placement):
-    scenario = world()
+def test_a_bad_gradient_does_no_harm(make_scenario, value, dtype, placement):
+    scenario = make_scenario()
     plan = scenario.plan(rounds=8)
-    air, dimension = Air.from_plan(plan), 50
+    aircomp, dimension = AirCompRound.from_plan(plan), 50
     rng = np.random.default_rng(0)
     others, good = plan.scheduled[1:], rng.normal(size=(plan.num_scheduled - 1, dimension))
     bad = bad_update(VALUES[value], dtype, placement, dimension, rng)
 
     def receive(*extra):
-        superposition = air.open_round(dimension)
+        superposition = aircomp.open_round(dimension)
         for devices, updates in extra:
             superposition.add(devices, updates)
         return superposition.receive(np.zeros(dimension))
@@ -89,7 +89,7 @@ def test_no_clipped_vector_is_longer_than_the_clip_norm(dtype):
         assert np.all(np.sum(np.square(clipped.astype(np.longdouble)), axis=1) <= clip_norm**2)
 
 
-def test_a_run_logs_who_was_refused(world, tmp_path, monkeypatch, caplog):
+def test_a_run_logs_refused_devices(make_scenario, tmp_path, monkeypatch, caplog):
     real = QuadraticEngine.updates
 
     def updates(self, parameters, devices, *, steps, round_index):
@@ -100,7 +100,7 @@ def test_a_run_logs_who_was_refused(world, tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(QuadraticEngine, "updates", updates)
     with caplog.at_level(logging.WARNING):
-        outcome = execute(world(), tmp_path / "run")
+        outcome = execute(make_scenario(), tmp_path / "run")
     assert outcome.status == "finished"
     assert [record["refused"] for record in outcome.records] == [0, 0, 1, 0, 0, 0, 0, 0]
     assert "round 3" in caplog.text

@@ -177,11 +177,11 @@ def test_a_perfectly_conditioned_loss_forgets_everything_but_the_last_round():
 
 def test_corollary_1_is_the_noise_free_limit():
     task = learning()
-    everybody = gap(task, 24, num_scheduled=5, noise_std=0.0)
-    assert (everybody.participation, everybody.local_drift, everybody.noise) == (0.0, 0.0, 0.0)
-    assert everybody.total == noise_free_gap(task) == pytest.approx(0.96**24 * 3.0, rel=1e-13)
+    full = gap(task, 24, num_scheduled=5, noise_std=0.0)
+    assert (full.participation, full.local_drift, full.noise) == (0.0, 0.0, 0.0)
+    assert full.total == noise_free_gap(task) == pytest.approx(0.96**24 * 3.0, rel=1e-13)
     barely = gap(task, 24, num_scheduled=5, alignment=1e100)
-    assert barely.total == pytest.approx(everybody.total, rel=1e-14)
+    assert barely.total == pytest.approx(full.total, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def test_noisy_federated_averaging_stays_under_the_bounds(rounds, size, relative
     # noise on the mean upload is σ/(|K|ν) = σϖ/(|K|θ)
     alignment = 0.3
     noise_std = relative_noise * size * alignment / largest
-    decision = errors(size, NUM_DEVICES, alignment, noise_std)
+    result = errors(size, NUM_DEVICES, alignment, noise_std)
     five_sigma = 5 / np.sqrt(SEEDS)
 
     # Theorem 1, on the mean over 400 seeds (with five standard errors of that mean to spare)
     final = gaps[-1]
-    bound = convex_gap(constants, rounds=rounds, **decision)
+    bound = convex_gap(constants, rounds=rounds, **result)
     assert final.mean() + five_sigma * final.std() <= bound.total
     if heterogeneity == 0.0 and size == NUM_DEVICES and rounds == TOTAL_STEPS and relative_noise == 0.0:
         assert bound.total == pytest.approx(noise_free_gap(constants), rel=1e-12)
@@ -333,13 +333,13 @@ def test_noisy_federated_averaging_stays_under_the_bounds(rounds, size, relative
     # Theorem 2
     average = squares.mean(axis=0)
     assert (
-        average.mean() + five_sigma * average.std() <= mean_squared_gradient(constants, rounds=rounds, **decision).total
+        average.mean() + five_sigma * average.std() <= mean_squared_gradient(constants, rounds=rounds, **result).total
     )
 
     # Lemma 2, round by round
     for index, steps in enumerate(local_steps(TOTAL_STEPS, rounds)):
         change = gaps[index + 1] - gaps[index]
-        terms = descent_bound(constants, steps=steps, squared_gradient=squares[index].mean(), **decision)
+        terms = descent_bound(constants, steps=steps, squared_gradient=squares[index].mean(), **result)
         assert change.mean() <= sum(terms.values()) + five_sigma * change.std() + 1e-12
 
 

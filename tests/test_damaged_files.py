@@ -48,7 +48,7 @@ def images(path):
 
 KINDS = {  # ending: the undamaged file, where it is most delicate, its reader
     ".npy": (written(np.save, np.linspace(0, 1, 20)), 128, gains),
-    ".bin": (written(np.save, IMAGES), 128, lambda path: load_npy(path.read_bytes(), most_values=150)),
+    ".bin": (written(np.save, IMAGES), 128, lambda path: load_npy(path.read_bytes(), max_values=150)),
     ".npz": (written(np.savez, **CONTENT), 10**6, images),
     ".z.npz": (written(np.savez_compressed, **CONTENT), 10**6, images),
     ".csv": (b'name,gain\na,0.5\nb,1.25\n"c",2e-1\n', 10**6, gains),
@@ -151,7 +151,7 @@ Path("modest.gz").write_bytes(zeros(b"\0\0\x08\3" + struct.pack(">III", 20, 10, 
 Path("lying.idx").write_bytes(b"\0\0\x08\3" + struct.pack(">III", 2000, 1000, 1000))
 calls = {
     **{name: lambda name=name: data.load(name) for name in ("truthful.npz", "lying.npz", "header.npz")},
-    "bytes": lambda: load_npy(npy(2**62, "<f8"), most_values=10),
+    "bytes": lambda: load_npy(npy(2**62, "<f8"), max_values=10),
     "gains.npy": lambda: FromFile(path=Path("gains.npy")).read(),
     **{n: lambda n=n: published.read_idx_bytes(Path(n)) for n in ("truthful.gz", "modest.gz", "lying.idx")},
 }

@@ -24,7 +24,7 @@ def test_examples_in_docstrings_hold(name):
 
 
 @pytest.mark.parametrize("name", airfed.__all__)
-def test_every_public_name_has_an_example_and_a_place_in_the_documents(name, repository):
+def test_every_public_name_has_an_example_and_is_documented(name, repository):
     assert ">>>" in (getattr(airfed, name).__doc__ or "")
     pages = (page.read_text(encoding="utf-8") for page in (repository / "docs").glob("*.md"))
     assert any(re.search(rf"`(airfed\.)?{name}\b", page) for page in pages)

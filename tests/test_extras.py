@@ -73,12 +73,12 @@ def test_a_package_that_is_half_installed_is_named(tmp_path, monkeypatch, code):
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "joblib"]:
         monkeypatch.delitem(sys.modules, name)
-    says = r"and joblib cannot be imported here \((No module named|a library is of another version\))"
+    says = r"but joblib cannot be imported \((No module named|a library is of another version\))"
     with pytest.raises(_extras.MissingExtra, match=rf"This needs airfed\[sweep\], {says}"), _extras.explained():
         import joblib  # noqa: F401
 
 
-def test_what_a_working_package_does_not_find_is_not_blamed_on_it(tmp_path, monkeypatch):
+def test_a_missing_import_of_a_working_package_is_not_a_missing_extra(tmp_path, monkeypatch):
     (tmp_path / "joblib").mkdir()
     (tmp_path / "joblib" / "__init__.py").write_text("def late():\n    import nothing_such\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -107,18 +107,18 @@ PLAN = "airfed.plan(airfed.load('s.toml'))"
         ("flwr", "flower", "import airfed.flower"),
     ],
 )  # fmt: skip
-def test_a_notebook_is_told_the_same_sentence(package, extra, code, tmp_path):
+def test_a_notebook_shows_the_same_sentence(package, extra, code, tmp_path):
     from airfed.scenario import template
 
-    world = template.SCENARIO.replace('model = "cnn"', 'model = "quadratic"\ndimension = 20')
-    (tmp_path / "s.toml").write_text(re.sub(r"num_devices = \d+", "num_devices = 5", world))
+    scenario = template.SCENARIO.replace('model = "cnn"', 'model = "quadratic"\ndimension = 20')
+    (tmp_path / "s.toml").write_text(re.sub(r"num_devices = \d+", "num_devices = 5", scenario))
     program = (
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
         "import airfed\n"
         "if 'done' in sys.argv[1]:\n"
-        "    world = airfed.load('s.toml').override({'policy.rounds': 2})\n"
-        "    done = airfed.run(world, 'run', progress=False)\n"
+        "    scenario = airfed.load('s.toml').override({'policy.rounds': 2})\n"
+        "    done = airfed.run(scenario, 'run', progress=False)\n"
         "try:\n"
         "    exec(sys.argv[1])\n"
         "except ValueError as error:\n"

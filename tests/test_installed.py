@@ -1,5 +1,6 @@
-"""airfed as a user installs it: the built wheel in fresh environments, with no extra or with one alone."""
+"""airfed as a user installs it: the built wheel, with what it declares for no extra or for one, and nothing else."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -7,19 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import urllib.request
 import venv
-from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import airfed
 from airfed.scenario import template
 
 pytestmark = pytest.mark.slow
 
-WORLD = re.sub(
+SCENARIO = re.sub(
     r"num_devices = \d+",
     "num_devices = 5",
     template.SCENARIO.replace('model = "cnn"', 'model = "quadratic"\ndimension = 20'),
@@ -60,51 +61,68 @@ class Installation:
         assert (process.returncode, err) == (2, sentence), arguments
 
 
+def required(name, extras=frozenset()):
+    """A distribution and all that it needs, as its metadata declare it, among what is installed here."""
+    found, waiting = {}, [(name, extras)]
+    while waiting:
+        name, extras = each = waiting.pop()
+        if each not in found:
+            found[each] = importlib.metadata.distribution(name)
+            for need in map(Requirement, found[each].requires or ()):
+                if need.marker is None or any(need.marker.evaluate({"extra": one}) for one in ("", *extras)):
+                    waiting.append((canonicalize_name(need.name), frozenset(need.extras)))
+    return found.values()
+
+
 @pytest.fixture(scope="module")
 def wheel(repository, tmp_path_factory):
-    """The built package; skips where pip finds nothing to build it with."""
+    """The folder of the built package, unpacked; skips where pip finds nothing to build it with."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(repository)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode and re.search("No matching distribution|Could not find a version|NewConnection", done.stderr):
         pytest.skip("pip reaches no registry of packages: nothing can be installed")
     assert done.returncode == 0, done.stderr
-    return next(folder.glob("*.whl"))
+    (built,) = folder.glob("*.whl")
+    command = [sys.executable, *PIP, "install", "--no-deps", "--target", str(folder / "airfed"), str(built)]
+    subprocess.run(command, check=True, timeout=900)
+    return folder / "airfed"
 
 
 @pytest.fixture(scope="module")
-def install(wheel, repository, tmp_path_factory):
+def install(wheel, tmp_path_factory):
     """Makes an environment with the wheel and one extra or none, and a folder with a run and files to use it on.
 
-    NumPy and the rest of the core are unpacked once; an extra is installed into a copy.
+    What the wheel declares, and what that declares, is linked from where the tests run: nothing else can be imported.
     """
+    run = tmp_path_factory.mktemp("run") / "run"
 
-    def packages(python):
-        return next((python.parents[1] / "lib").glob("python*/site-packages"))
+    def make(folder, *extras):
+        venv.create(folder, with_pip=False)
+        (packages,) = (folder / "lib").glob("python*/site-packages")
+        (own,) = importlib.metadata.distributions(path=[str(wheel)])
+        for need in map(Requirement, own.requires):
+            if need.marker is None or any(need.marker.evaluate({"extra": one}) for one in ("", *extras)):
+                for one in required(canonicalize_name(need.name), frozenset(need.extras)):
+                    for top in {file.parts[0] for file in one.files} - {"..", "__pycache__"}:
+                        link = packages / top
+                        if not link.is_symlink():
+                            link.symlink_to(one.locate_file(top))
+        for entry in wheel.iterdir():
+            (packages / entry.name).symlink_to(entry)
+        return folder / "bin" / "python"
 
-    def make(extra=""):
-        folder = Path(tempfile.mkdtemp(dir=large))
-        venv.create(folder / "env", with_pip=False)
-        python = folder / "env" / "bin" / "python"
-        if extra:
-            shutil.copytree(packages(core), packages(python), dirs_exist_ok=True)
-        options = ("--no-compile", "--constraint", str(repository / "constraints.txt"))
-        command = [sys.executable, *PIP, "--python", str(python), "install", *options, f"{wheel}{extra}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        assert done.returncode == 0, done.stderr
-        return python
-
-    def settle(extra=""):
+    def settle(*extras):
         home = tmp_path_factory.mktemp("home")
-        (home / "s.toml").write_text(WORLD)
+        (home / "s.toml").write_text(SCENARIO)
         (home / "images.toml").write_text(template.SCENARIO)
         (home / "experiment.toml").write_text(EXPERIMENT)
-        airfed.run(airfed.load(home / "s.toml").override({"policy.rounds": 3}), home / "run", progress=False)
-        return Installation(home, str(make(extra) if extra else core))
+        if not run.exists():
+            airfed.run(airfed.load(home / "s.toml").override({"policy.rounds": 3}), run, progress=False)
+        shutil.copytree(run, home / "run")
+        return Installation(home, str(make(tmp_path_factory.mktemp("env"), *extras)))
 
-    with tempfile.TemporaryDirectory() as large:  # a gigabyte: not for the folders of the tests, which may be in memory
-        core = make()
-        yield settle
+    return settle
 
 
 def test_the_core_alone(install):
@@ -124,7 +142,7 @@ def test_the_core_alone(install):
 
 
 def test_the_report_alone(install):
-    report = install("[report]")
+    report = install("report")
     report.works("report", "run", "--out", "report.html")
     assert "<svg" in (report.folder / "report.html").read_text()
     report.works("plan", "s.toml", "--plot", "plan.png")
@@ -134,7 +152,7 @@ def test_the_report_alone(install):
 
 
 def test_the_page_alone(install):
-    web = install("[web]")
+    web = install("web")
     process = web.start("explore", "s.toml", "--no-browser", "--port", "0", start_new_session=True)
     try:
         said = process.stdout.readline()

@@ -59,13 +59,13 @@ def test_initial_parameters():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"input_shape": (1, 3, 3), "convolutions": ((4, 3),)}, "3×3 is too small"),
+        ({"input_shape": (1, 3, 3), "convolutions": ((4, 3),)}, "Images of 3×3 are too small"),
         ({"input_shape": (1, 28, 28), "convolutions": ((10, 5), (20, 5), (30, 5))}, "convolution 2"),
-        ({"input_shape": (0, 28, 28)}, "channels=0"),
-        ({"input_shape": (1, 28, 28), "classes": 0}, "classes=0"),
-        ({"input_shape": (1, 28, 28), "hidden": (0,)}, r"hidden\[0\]=0"),
-        ({"input_shape": (1, 28, 28), "convolutions": ((0, 5),)}, r"convolutions\[0\]=0"),
-        ({"input_shape": (1, 28, 28), "l2": -1.0}, "l2=-1.0"),
+        ({"input_shape": (0, 28, 28)}, "channels must be at least 1, got 0"),
+        ({"input_shape": (1, 28, 28), "classes": 0}, "classes must be at least 1, got 0"),
+        ({"input_shape": (1, 28, 28), "hidden": (0,)}, r"hidden\[0\] must be at least 1, got 0"),
+        ({"input_shape": (1, 28, 28), "convolutions": ((0, 5),)}, r"convolutions\[0\] must be at least 1, got 0"),
+        ({"input_shape": (1, 28, 28), "l2": -1.0}, "l2 must be non-negative and finite, got -1.0"),
     ],
 )
 def test_bad_networks(changes, named):
@@ -74,5 +74,5 @@ def test_bad_networks(changes, named):
 
 
 def test_unknown_networks():
-    with pytest.raises(ValueError, match="model to be one of cnn, mlp, logistic"):
+    with pytest.raises(ValueError, match="model must be one of cnn, mlp, logistic"):
         builtin("resnet", **DIGIT)

@@ -24,14 +24,14 @@ def file(tmp_path):
 
 
 def test_from_a_file_to_a_report(file, tmp_path, capsys):
-    world = airfed.load(file)
-    plan = airfed.plan(world)
+    loaded = airfed.load(file)
+    plan = airfed.plan(loaded)
     assert "Schedule" in str(plan)
     assert max(map(len, str(plan).splitlines())) <= 80
     assert plan._repr_html_().count("<table") >= 1
     assert plan.plot().axes
 
-    run = airfed.run(world, tmp_path / "run")
+    run = airfed.run(loaded, tmp_path / "run")
     assert "round" in capsys.readouterr().out  # the live line
     assert isinstance(run, airfed.Run)
     assert run.rounds["loss"].shape == (4,)
@@ -46,14 +46,15 @@ def test_from_a_file_to_a_report(file, tmp_path, capsys):
     again = airfed.Run.open(tmp_path / "run")
     assert again.plan.to_dict() == run.plan.to_dict()
     assert airfed.run(file, tmp_path / "run", resume=True, progress=False).finished
-    with pytest.raises(RunError, match="Expected no run"):
+    with pytest.raises(RunError, match="already contains a run"):
         airfed.run(file, tmp_path / "run", progress=False)
 
 
 def test_runs_side_by_side(file, tmp_path):
-    world = airfed.load(file)
+    loaded = airfed.load(file)
     runs = [
-        airfed.run(world.override({"policy.name": name}), tmp_path / name, progress=False) for name in ("full", "top_k")
+        airfed.run(loaded.override({"policy.name": name}), tmp_path / name, progress=False)
+        for name in ("full", "top_k")
     ]
     both = airfed.compare([runs[0], tmp_path / "top_k"])
     assert [row["devices"] for row in both.rows()] == [6, 3]
@@ -87,8 +88,7 @@ def test_every_public_name_is_there_and_documented():
 
 def test_the_import_is_light_and_free_of_torch():
     heavy = "('torch', 'numba', 'flwr', 'matplotlib')"
-    script = (
-        f"import sys, airfed; airfed.plan, airfed.load, airfed.league; print([m for m in {heavy} if m in sys.modules])"
-    )
+    names = "airfed.plan, airfed.load, airfed.benchmark"
+    script = f"import sys, airfed; {names}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -42,7 +42,7 @@ def test_using_more_of_one_stream_never_shifts_another():
 def test_numbers_of_the_streams_are_a_file_format():
     # Golden: written records depend on them. Source: this package, first release.
     golden = {"data": 0, "channel": 1, "init": 2, "policy": 3, "batch": 5, "phase": 6}
-    golden |= {"fading": 7, "law": 8}
+    golden |= {"fading": 7, "samples": 8}
     for name, number in golden.items():
         expected = np.random.Generator(np.random.PCG64(np.random.SeedSequence(7, spawn_key=(number, 2))))
         assert seeds.stream(7, name, 2).random() == expected.random()
@@ -55,7 +55,7 @@ def test_bad_seeds(seed):
 
 
 def test_unknown_streams():
-    with pytest.raises(ValueError, match="stream out of data, channel"):
+    with pytest.raises(ValueError, match="name must be one of data, channel"):
         seeds.stream(0, "chanel")
 
 

@@ -1,4 +1,4 @@
-"""What a finished site must have, and must not: every public name, and nothing that is fetched from elsewhere."""
+"""Check a built site: every public name is documented, and no page fetches anything from another host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOREIGN = re.compile(r"^(https?:)?//")
 
 
 def undocumented(site: Path, expected: Mapping[str, Sequence[griffe.Object]]) -> list[str]:
-    """Return a sentence for every public name, or public member of a class, without a docstring or a place."""
+    """Return a message for every public name, or public member of a class, that lacks a docstring or a page."""
     wrong = []
     for page, items in expected.items():
         there = set(re.findall(r'id="(airfed[\w.]*)"', (site / "api" / f"{page}.html").read_text("utf-8")))
@@ -27,7 +27,7 @@ def undocumented(site: Path, expected: Mapping[str, Sequence[griffe.Object]]) ->
 
 
 def _with_members(item: griffe.Object) -> Iterator[griffe.Object]:
-    """A name, and the methods and properties of a class; its fields are in its own docstring."""
+    """Yield an object and, of a class, its methods and properties; fields are in the class's docstring."""
     yield item
     if isinstance(item, griffe.Class):
         for name, member in item.members.items():
@@ -36,8 +36,8 @@ def _with_members(item: griffe.Object) -> Iterator[griffe.Object]:
                 yield member
 
 
-def from_elsewhere(site: Path) -> list[str]:
-    """Return a sentence for everything that a page, or a style sheet, would fetch from another machine."""
+def external_resources(site: Path) -> list[str]:
+    """Return a message for every resource that a page or a style sheet fetches from another host."""
     wrong = []
     for page in site.rglob("*.html"):
         seen = _Resources()
@@ -50,14 +50,14 @@ def from_elsewhere(site: Path) -> list[str]:
 
 
 class _Resources(HTMLParser):
-    """Collects the addresses that a browser fetches by itself; links that a reader follows are not among them."""
+    """Collect the addresses that a browser fetches on its own, without links that a reader follows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.foreign: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at one tag."""
+        """Check one tag."""
         values = dict(attrs)
         if tag == "link" and values.get("rel") in ("canonical", "prev", "next"):
             return

@@ -1,4 +1,4 @@
-"""Docstrings as the house writes them, made ready for the reference: examples in plain text, names on one line."""
+"""Prepare docstrings for the reference: fence the examples, give every argument its own line."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _SHARED = re.compile(r"^    (\w+(?:, \w+)+): ")
 
 
 class Docstrings(griffe.Extension):
-    """Changes every docstring before it is parsed."""
+    """Rewrite every docstring before it is parsed."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change one."""
+        """Rewrite one docstring."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(each_named(obj.docstring.value))
 
 
 def fenced(text: str) -> str:
-    r"""Return a text with its examples, each from `>>>` to the next empty line, between fences.
+    r"""Return a text with fences around its examples, each from `>>>` to the next empty line.
 
     >>> fenced("Returns one.\n\n>>> one()\n1\n\nMore.")
     'Returns one.\n\n```pycon\n>>> one()\n1\n```\n\nMore.'
@@ -39,7 +39,7 @@ def fenced(text: str) -> str:
 
 
 def each_named(text: str) -> str:
-    r"""Return a text in which arguments that share a line have one each.
+    r"""Return a text in which arguments that share a line get one line each.
 
     >>> each_named("Args:\n    low, high: of the\n        axis.\n    name: its own.")
     'Args:\n    low: of the\n        axis.\n    high: of the\n        axis.\n    name: its own.'

@@ -1,4 +1,4 @@
-"""What mkdocs calls: adds the pages that are made at build time, and refuses a site that lacks something."""
+"""Hooks of mkdocs: add the generated pages, tag pages for the search, and refuse an incomplete site."""
 
 from __future__ import annotations
 
@@ -11,20 +11,37 @@ import pages
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+# Words of the field that a reader searches for, by the page that must come first.
+SEARCH_WORDS = {
+    "antennas.md": ["beamforming", "beamformer"],
+    "baselines.md": ["baseline", "DP-FedAvg", "COTAF"],
+    "fading.md": ["block fading", "time-varying"],
+    "model.md": ["AirComp", "channel inversion", "participation", "water-filling"],
+    "privacy.md": ["user-level DP", "device-level DP"],
+    "privacy-math.md": ["Gaussian DP", "noise multiplier", "accountant", "CSI"],
+}
+
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the reference, the command line and the executed notebooks."""
-    made: dict[str, str | bytes] = {**pages.reference(pages.package()), "cli.md": pages.command_line()}
+    generated: dict[str, str | bytes] = {**pages.reference(pages.package()), "cli.md": pages.command_line()}
     for source in sorted(Path(config.docs_dir, "notebooks").glob("*.py")):
-        made |= notebooks.rendered(source)
-    for place, content in made.items():
-        files.append(File.generated(config, place, content=content))
+        generated |= notebooks.rendered(source)
+    for path, content in generated.items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
+def on_page_markdown(markdown: str, *, page: Any, **kwargs: Any) -> str:
+    """Tag a page with its search words; the search ranks tags above titles."""
+    if words := SEARCH_WORDS.get(page.file.src_uri):
+        page.meta["tags"] = words
+    return markdown
+
+
 def on_post_build(*, config: Any) -> None:
-    """Fail where a public name is not documented, or a page asks for something from elsewhere."""
+    """Fail if a public name is not documented, or a page fetches something from another host."""
     site = Path(config.site_dir)
-    wrong = checks.undocumented(site, pages.documented(pages.package())) + checks.from_elsewhere(site)
+    wrong = checks.undocumented(site, pages.documented(pages.package())) + checks.external_resources(site)
     if wrong:
         raise PluginError("\n".join(["The site is not complete:", *wrong]))

@@ -12,20 +12,32 @@ from pathlib import Path
 
 from airfed._validate import LARGEST
 from airfed.channel import ChannelModel
-from airfed.keys import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ, Key, Section, expectation, key_of
+from airfed.keys import (
+    DECIBELS,
+    HERTZ,
+    JOULES,
+    KELVIN,
+    METRES,
+    WATTS,
+    WATTS_PER_HERTZ,
+    Key,
+    Section,
+    expectation,
+    key_of,
+)
 from airfed.scenario import Scenario
 from airfed.scenario.template import sections
 
 _HEAD = f"""\
 # Keys of a scenario
 
-A scenario is a TOML file; `airfed new FILE.toml` writes a commented one, `--like NAME` that of a
-[known paper](worlds.md). Unknown keys are refused. Bare numbers are in SI units, or in dB where the unit says so; a
-power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length ({", ".join(METRES)}), a
-frequency ({", ".join(HERTZ)}), a temperature ({", ".join(KELVIN)}), a density of noise
-({", ".join(WATTS_PER_HERTZ)}) and a gain or noise figure ({", ".join(DECIBELS)}).
-Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
-scenario's folder. Symbols are those of [Notation](notation.md).
+A scenario is a TOML file. `airfed new FILE.toml` writes a commented one; `--preset NAME` writes that of a
+[published paper](presets.md). Unknown keys are refused. Bare numbers are in SI units, or in dB where the unit is dB.
+A text may give another unit, such as `"30 dBm"`: of power ({", ".join(WATTS)}), energy
+({", ".join(JOULES)}), length ({", ".join(METRES)}), frequency ({", ".join(HERTZ)}),
+temperature ({", ".join(KELVIN)}), noise density ({", ".join(WATTS_PER_HERTZ)}), gain and noise figure
+({", ".join(DECIBELS)}). Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths are relative to
+the folder of the scenario. [Notation](notation.md) lists the symbols.
 
 This page is generated from the declarations (`python docs/_site/keys.py docs/scenario.md`).
 """
@@ -45,10 +57,10 @@ def page() -> str:
 
 def _title(table: str, kind: type[Section]) -> list[str]:
     if kind is Scenario:
-        return ["## At the top", ""]
+        return ["## Top level", ""]
     text = inspect.getdoc(kind) or ""
     if kind is ChannelModel:
-        return [f"## [{table}]", "", "What every channel has:", ""]
+        return [f"## [{table}]", "", "Keys of all channel models:", ""]
     if issubclass(kind, ChannelModel):
         return [f'### [{table}] model = "{kind.model_fields["model"].default}"', "", text, ""]
     meaning = text.removeprefix(f"[{table}]: ")

@@ -1,4 +1,4 @@
-"""Notebooks: kept as Python with `# %%` between cells, executed when the site is built, shown with their outputs."""
+"""Notebooks: stored as Python with `# %%` between cells, executed at build time, rendered with their outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".cache" / "notebooks"  # what was executed, by a digest of everything that it follows from
+CACHE = ROOT / ".cache" / "notebooks"  # executed notebooks, by a digest of their inputs
 _SET_UP = (
     "import matplotlib_inline.backend_inline as inline\n"
     "inline.set_matplotlib_formats('svg')\n"
@@ -25,11 +25,11 @@ _SET_UP = (
 
 
 def rendered(source: Path) -> dict[str, str | bytes]:
-    """Return the page of a notebook, its pictures and the notebook itself to download, by their place in the site.
+    """Return the page of a notebook, its pictures and the notebook to download, by their path in the site.
 
     Raises:
-        CellExecutionError: a cell failed, an assertion in it for example.
-        ValueError: a picture has nothing that says what is to be seen.
+        CellExecutionError: a cell failed, for example an assertion.
+        ValueError: a picture has no alternative text.
     """
     book = executed(source)
     name = source.stem
@@ -55,7 +55,7 @@ def rendered(source: Path) -> dict[str, str | bytes]:
 
 
 def executed(source: Path) -> nbformat.NotebookNode:
-    """Return a notebook with its outputs: run in a fresh kernel and an empty folder, unless nothing has changed."""
+    """Return a notebook with its outputs, run in a fresh kernel and an empty folder, or from the cache."""
     kept = CACHE / f"{source.stem}-{_digest(source)}.ipynb"
     if kept.is_file():
         return nbformat.read(kept, as_version=4)
@@ -67,7 +67,7 @@ def executed(source: Path) -> nbformat.NotebookNode:
             timeout=600,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
-            extra_arguments=["--log-level=40"],  # errors: that it listens on this machine is meant
+            extra_arguments=["--log-level=40"],  # errors only: listening on localhost is intended
         ).execute(env={**os.environ, "OMP_NUM_THREADS": "2"})
     book.cells.pop(0)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def executed(source: Path) -> nbformat.NotebookNode:
 
 
 def _digest(source: Path) -> str:
-    """What a notebook's outputs follow from: itself, airfed, and the versions of what both use."""
+    """Return a digest of everything that determines the outputs: the notebook, airfed, and package versions."""
     digest = hashlib.sha256(_SET_UP.encode())
     for path in (source, ROOT / "constraints.txt", *sorted((ROOT / "src").rglob("*.py"))):
         digest.update(path.read_bytes())
@@ -86,7 +86,7 @@ def _digest(source: Path) -> str:
 
 
 def _without_outputs(source: Path) -> str:
-    """The notebook to download; solutions are folded there, too."""
+    """Return the notebook to download, with folded solutions."""
     book = jupytext.read(source)
     for cell in book.cells:
         if "solution" in cell.metadata.get("tags", []):
@@ -95,13 +95,13 @@ def _without_outputs(source: Path) -> str:
 
 
 def _shown(output: nbformat.NotebookNode, name: str, alt: str) -> tuple[str, str | None]:
-    """An output as Markdown, and the picture in it if it is one."""
+    """Return an output as Markdown, and its picture if it has one."""
     if output.output_type == "stream":
         return _text(output.text), None
     data = output.data
     if "image/svg+xml" in data:
         if not alt:
-            raise ValueError(f'Expected # %% alt="what is to be seen" at the cell of {name}.')
+            raise ValueError(f'The cell of {name} draws a picture and must have an alternative text: # %% alt="...".')
         return f"![{alt}]({name}.svg){{: .plot }}", data["image/svg+xml"]
     return _text(data["text/plain"]), None
 

@@ -1,4 +1,4 @@
-"""Pages that are made at build time: the reference of the API from the docstrings, the command line from its help."""
+"""Generate pages: the API reference from the docstrings, the command line from its help."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import griffe
 
-# Page -> (title, what it is about, modules whose public names it documents). A name that two modules offer is
-# documented where it comes first.
+# Page -> (title, subject, modules whose public names it documents). A name that two modules export is documented
+# on the first page.
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "airfed": ("Public names", "What `import airfed` offers; these names stay.", ("airfed",)),
+    "airfed": ("Public names", "The names of `import airfed`; they are stable.", ("airfed",)),
     "planning": (
         "Planning",
-        "Who transmits, how strongly, and for how many rounds.",
+        "Which devices transmit, with which power, and for how many rounds.",
         (
             "airfed.policies",
             "airfed.planning",
@@ -29,28 +29,28 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "privacy": (
         "Privacy",
-        "The Gaussian mechanism's exact trade-off, Lemma 1 beside it, and the ledger.",
+        "The Gaussian mechanism's exact trade-off, Lemma 1, and the ledger.",
         ("airfed.privacy", "airfed.privacy.ledger"),
     ),
-    "convergence": ("Convergence", "Theorems 1 and 2, and what they are made of.", ("airfed.bounds",)),
+    "convergence": ("Convergence", "Theorems 1 and 2 and their terms.", ("airfed.bounds",)),
     "channel": (
         "Channels",
-        "Laws of the gains, how they change, and the physics behind them.",
+        "Channel distributions, fading processes and path loss.",
         ("airfed.channel", "airfed.channel.path_loss"),
     ),
-    "air": ("The air", "Clip, precode, superpose, add noise, rescale, meter.", ("airfed.aircomp",)),
-    "scenario": ("Scenarios", "A TOML file, checked; [its keys](../scenario.md).", ("airfed.scenario",)),
-    "running": (
-        "Runs",
-        "What a run leaves on disk, and who reads it.",
+    "aircomp": ("AirComp", "Clip, precode, superpose, add noise, rescale, meter.", ("airfed.aircomp",)),
+    "scenario": ("Scenarios", "A validated TOML file; [its keys](../scenario.md).", ("airfed.scenario",)),
+    "training": (
+        "Training",
+        "The round loop, the run directory and its reader.",
         ("airfed.notebook", "airfed.training.run", "airfed.training.loop", "airfed.training.directory"),
     ),
     "learning": (
         "Learning",
-        "What trains: one interface, and data.",
+        "Engines and data.",
         ("airfed.learning.engine", "airfed.learning.reference", "airfed.learning.data"),
     ),
-    "auditing": ("Audit", "Attacks on the privacy claim.", ("airfed.audit",)),
+    "audit": ("Audit", "Attacks on the privacy claim.", ("airfed.audit",)),
     "flower": (
         "Flower",
         "A strategy, a client mod and two apps; [how to deploy them](../deploy.md).",
@@ -61,22 +61,22 @@ LIBRARY = Path(__file__).parents[2] / "src"
 
 
 def package() -> griffe.Module:
-    """Return airfed as its source says it is; nothing is imported."""
+    """Return airfed as parsed from its source; nothing is imported."""
     loaded = griffe.load("airfed", search_paths=[LIBRARY], resolve_aliases=True)
     assert isinstance(loaded, griffe.Module)
     return loaded
 
 
 def public_names(module: griffe.Module) -> list[griffe.Object]:
-    """Return what a module offers: its `__all__`, or else what it defines without a leading underscore."""
+    """Return the names in a module's `__all__`, or else those that it defines without a leading underscore."""
     if module.exports is not None:
-        return [_offered(module, str(name)) for name in module.exports]
+        return [_exported(module, str(name)) for name in module.exports]
     defined = (member for name, member in module.members.items() if not name.startswith("_"))
     return [member for member in defined if isinstance(member, griffe.Class | griffe.Function)]
 
 
 def documented(root: griffe.Module) -> dict[str, list[griffe.Object]]:
-    """Return the objects that each page documents, each object on one page only."""
+    """Return the objects of each page; each object is on one page only."""
     taken: set[str] = set()
     pages: dict[str, list[griffe.Object]] = {}
     for page, (_, _, modules) in PAGES.items():
@@ -90,7 +90,7 @@ def documented(root: griffe.Module) -> dict[str, list[griffe.Object]]:
 
 
 def reference(root: griffe.Module) -> dict[str, str]:
-    """Return the pages of the reference, by their place in the site."""
+    """Return the pages of the reference by their path in the site."""
     written = {}
     places = documented(root)
     for page, (title, about, modules) in PAGES.items():
@@ -115,20 +115,20 @@ def reference(root: griffe.Module) -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Return the page of the commands, from their own help."""
-    # In a process of its own: the help names the program that shows it.
+    """Return the page of the commands, generated from their help."""
+    # In a separate process: the help contains the name of the running program.
     code = "from airfed.cli.app import app; print(app.generate_docs(output_format='markdown', recursive=True))"
     text = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8").stdout
     _, _, body = text.partition("**Commands**")
     return (
-        "# Command line\n\nMade from the commands' own help at build time. Exit codes: 0 done, 2 a mistake in the "
-        "input, 3 no feasible plan, 4 the audit failed, 5 another process of the run was lost, 130/143 "
-        "stopped by a signal. A mistake is one sentence; `AIRFED_DEBUG=1` shows where it arose.\n\n**Commands**" + body
+        "# Command line\n\nGenerated from the commands' help. Exit codes: 0 done, 2 invalid input, 3 no "
+        "feasible plan, 4 the audit failed or a record was changed, 5 another process of the run was lost, 130/143 "
+        "stopped by a signal. Errors are one sentence; `AIRFED_DEBUG=1` adds the traceback.\n\n**Commands**" + body
     )
 
 
-def _offered(module: griffe.Module, name: str) -> griffe.Object:
-    """The object behind a name; what is imported hides a module of the same name, as in Python."""
+def _exported(module: griffe.Module, name: str) -> griffe.Object:
+    """Return the object behind a name; an imported object hides a module of the same name, as in Python."""
     member = module[name]
     if member.is_module and name in module.imports:
         member = module.package[module.imports[name].removeprefix("airfed.")]

@@ -13,27 +13,28 @@
 # %% [markdown]
 # # Bring your own
 #
-# Your channel trace, your data, your torch model, your policy: four files or functions, one scenario. Each replaces one box and leaves the others as they are.
+# You can plan and train with your own channel trace, data, torch model and policy. Each is a file or a function that
+# replaces one part of a scenario; the other parts stay as they are.
 #
-# ![A scenario in the middle; four sockets: channel trace, data, model, policy](images/bring-your-own.svg)
+# ![A scenario in the middle, with four inputs: channel trace, data, model and policy](images/bring-your-own.svg)
 
 # %% [markdown]
 # ## A channel trace
 #
-# A channel sounder or a ray tracer writes complex amplitudes: a row for each round, a column for each device. We make one up: eight devices that walk past a receiver, with a shadow that two of them cross.
+# A channel sounder or a ray tracer writes complex channel coefficients, with one row per round and one column per
+# device. This notebook generates a trace: eight devices pass a receiver, and two of them are shadowed for four
+# rounds.
 
-# %% alt="Gains of eight devices over twelve rounds; two of them fall by a factor of ten in the middle"
+# %% alt="Gains of eight devices over twelve rounds; two of them drop by a factor of ten in the middle"
 import matplotlib.pyplot as plt
 import numpy as np
 
 rng = np.random.default_rng(3)
 rounds, devices = 12, 8
-distance = (
-    np.abs(np.linspace(-1.5, 1.5, rounds)[:, None] + rng.uniform(-0.5, 0.5, devices))
-    + 0.5
-)
+position = np.linspace(-1.5, 1.5, rounds)[:, None] + rng.uniform(-0.5, 0.5, devices)
+distance = np.abs(position) + 0.5
 trace = 1 / distance * np.exp(2j * np.pi * rng.random((rounds, devices)))
-trace[4:8, :2] *= 0.1  # the shadow
+trace[4:8, :2] *= 0.1  # shadowing
 np.save("trace.npy", trace)
 
 plt.semilogy(np.arange(1, rounds + 1), np.abs(trace))
@@ -44,14 +45,15 @@ plt.show()
 # %% [markdown]
 # ## Data
 #
-# An `.npz` file with `train_images`, `train_labels`, `test_images`, `test_labels`. Ours: points of the plane in three spirals, something that a linear model cannot separate. Devices are dealt their
-# share by `partition` (`iid`, or `dirichlet` for devices that differ).
+# Data come as an `.npz` file with `train_images`, `train_labels`, `test_images` and `test_labels`. This data set has
+# points on three spirals, which a linear model cannot separate. The key `partition` determines how the training data
+# are partitioned among the devices: `iid`, or `dirichlet` for heterogeneous devices.
 
-# %% alt="Three spirals of points, a colour each"
+# %% alt="Points on three spirals, one colour per spiral"
 
 
 def spirals(count, noise):
-    """Return points of the plane on three arms, and the number of the arm of each."""
+    """Return points on three spirals and the index of the spiral of each."""
     label = rng.integers(0, 3, count)
     radius = np.sqrt(rng.random(count))
     angle = 2.5 * radius + label * 2 * np.pi / 3
@@ -76,7 +78,8 @@ plt.show()
 # %% [markdown]
 # ## A model
 #
-# Any callable without arguments that returns a torch module; it is named as `"file:callable"` and looked for beside the scenario. airfed finds its number of parameters by itself.
+# A model is a function without arguments that returns a torch module. The scenario names it as `"module:callable"`,
+# and airfed looks for the module in the scenario's folder. airfed determines the number of parameters $d$ itself.
 
 # %%
 from pathlib import Path
@@ -96,7 +99,8 @@ def spiral_net():
 # %% [markdown]
 # ## The scenario
 #
-# The four come together in a TOML file. `airfed run mine.toml --out runs/mine` in a terminal does the same as the lines below.
+# A TOML file names the trace, the data and the model. In a terminal, `airfed run mine.toml --out mine` does the same
+# as the call of `airfed.run` below.
 
 # %%
 import airfed
@@ -105,14 +109,14 @@ _ = Path("mine.toml").write_text("""
 name = "mine"
 [fleet]
 num_devices = 8
-peak_power = "30 dBm"           # or 1.0 [W]
+peak_power = "30 dBm"           # or 1.0 [W], summed over the symbols of an upload
 [channel]
 model = "file"
 path = "trace.npy"
 [link]
 noise_std = 0.1
 [budget]
-epsilon = 200.0                 # eight devices cannot hide well; see the exercise
+epsilon = 200.0                 # no real protection; see the exercise
 delta = 1e-3
 scope = "total"
 total_power = 60.0
@@ -130,15 +134,17 @@ rounds = 12
 """)
 scenario = airfed.load("mine.toml")
 run = airfed.run(scenario, "mine", progress=False)
+dimension = run.plan.problem.learning.dimension
 print(
-    f"d = {run.plan.problem.learning.dimension}, accuracy {run.accuracy:.1%}, ε in "
-    f"total {run.ledger.epsilon_total:.1f}"
+    f"d = {dimension}, accuracy {run.accuracy:.1%}, ε in total "
+    f"{run.ledger.epsilon_total:.1f}"
 )
-assert run.plan.problem.learning.dimension == 2 * 24 + 24 + 24 * 24 + 24 + 24 * 3 + 3
+assert dimension == 2 * 24 + 24 + 24 * 24 + 24 + 24 * 3 + 3
 assert run.accuracy > 0.6
 
 # %% [markdown]
-# Because the gains change, the plan is a sequence: who sends in each round is decided when the round comes.
+# The gains vary from round to round, so the plan has its own devices and its own $\theta$ in each round. The plan is
+# causal: it uses the gains of a round only from that round on.
 
 # %%
 for each in run.plan.sequence:
@@ -151,66 +157,70 @@ assert any(0 not in each.scheduled for each in run.plan.sequence)
 # %% [markdown]
 # ## A policy
 #
-# A function from a problem to devices. airfed takes the largest θ that every limit allows and checks everything else, so a poor policy gives a poor plan, but never one that spends more than the budget.
-# This one schedules the devices that are at least half as strong as the strongest.
+# A policy is a function from a `Problem` to the devices that it schedules. airfed then takes the largest $\theta$
+# that all limits allow. A poor policy therefore gives a poor plan, but no plan exceeds a budget. This policy
+# schedules the devices whose gain is at least a given fraction of the largest gain.
 
 # %%
 
 
-def near_the_best(problem, *, share=0.5):
-    """Return the devices whose gain is at least a share of the largest."""
+def near_the_best(problem, *, fraction=0.5):
+    """Return a mask of the devices with at least a fraction of the largest gain."""
     gain = problem.fleet.gain
-    return gain >= share * gain.max()
+    return gain >= fraction * gain.max()
 
 
 for name, policy, options in (
     ("optimal", "optimal", None),
-    ("optimal, knowing all rounds", "clairvoyant", None),
-    ("at least half of the best", near_the_best, None),
-    ("nine tenths of the best", near_the_best, {"share": 0.9}),
-    ("all devices", "full", None),
+    ("clairvoyant", "clairvoyant", None),
+    ("half of the largest gain", near_the_best, None),
+    ("0.9 of the largest gain", near_the_best, {"fraction": 0.9}),
+    ("full participation", "full", None),
 ):
-    found = scenario.plan(policy=policy, options=options)
+    plan = scenario.plan(policy=policy, options=options)
     print(
-        f"{name:27}: {found.sizes.mean():.1f} devices a round, noise "
-        f"{found.noise_share:.3f}, ε in total {found.epsilon_total:5.1f}, "
-        f"{found.power_total:4.1f} W"
+        f"{name:24}: {plan.sizes.mean():.1f} devices per round, noise "
+        f"{plan.noise_share:.3f}, ε in total {plan.epsilon_total:5.1f}, "
+        f"{plan.power_total:4.1f} W"
     )
-    assert found.epsilon_total <= 200.0 * (1 + 1e-9)
-    assert found.power_total <= 60.0 * (1 + 1e-9)
+    assert plan.epsilon_total <= 200.0 * (1 + 1e-9)
+    assert plan.power_total <= 60.0 * (1 + 1e-9)
 
 # %% [markdown]
-# In the scenario it is `[policy] name = "mypolicy:near_the_best"` with `options = {share = 0.9}`; `plan`, `compare`, `run`, `sweep` and `explore` all accept it.
+# To use the policy in a scenario, save it in `mypolicy.py` and set `[policy] name = "mypolicy:near_the_best"` and
+# `options = {fraction = 0.9}`. The commands `plan`, `compare`, `run`, `sweep` and `explore` accept it.
 #
-# ## What you have seen
+# ## Summary
 #
-# | yours | how | more |
+# | part | how | more |
 # |---|---|---|
 # | channel | `[channel] model = "file"`, or `Fleet(gain=…)` | [Your own channel](../howto/channel.md) |
 # | data | `[learning] dataset = "file.npz"` or a folder | [Your own data](../howto/data.md) |
-# | model | `[learning] model = "file:callable"` | [Your own model](../howto/model.md) |
-# | policy | `[policy] name = "file:callable"`, or `scenario.plan(policy=function)` | [Your own policy](../howto/policy.md) |
+# | model | `[learning] model = "module:callable"` | [Your own model](../howto/model.md) |
+# | policy | `[policy] name = "module:callable"`, or `scenario.plan(policy=function)` | [Your own policy](../howto/policy.md) |
 #
 # ## Exercise
 #
-# ε = 200 is no privacy. Tile the trace so that there are 40 times as many devices (`np.tile(trace, (1, 40))`), keep the noise, give each device the same share of the total power, and plan for ε = 8 in total. What noise is left in the
-# mean, compared with the eight devices at ε = 200? (`plan.noise_share` tells.)
+# $\varepsilon = 200$ is no protection. Repeat the trace for 40 times as many devices (`np.tile(trace, (1, 40))`),
+# keep the receiver's noise and the total power per device, and plan for $\varepsilon = 8$ in total. How large is the
+# noise in the mean, compared with eight devices at $\varepsilon = 200$? `plan.noise_share` is this noise relative to
+# $\varpi$.
 
 # %% tags=["solution"]
-np.save("crowd.npy", np.tile(trace, (1, 40)))
-few = scenario.plan()
-crowd = scenario.override(
+np.save("large.npy", np.tile(trace, (1, 40)))
+small_fleet = scenario.plan()
+large_fleet = scenario.override(
     {
         "fleet.num_devices": 320,
-        "channel.path": "crowd.npy",
+        "channel.path": "large.npy",
         "budget.epsilon": 8.0,
         "budget.total_power": 60.0 * 40,
     }
 ).plan()
-for name, each in (("8 devices, ε = 200", few), ("320 devices, ε = 8", crowd)):
+for name, each in (("8 devices", small_fleet), ("320 devices", large_fleet)):
     print(
-        f"{name}: ε in total {each.epsilon_total:.1f}, noise in the mean "
+        f"{name:11}: ε in total {each.epsilon_total:5.1f}, noise in the mean "
         f"{each.noise_share:.4f}"
     )
-assert crowd.epsilon_total <= 8.0 * (1 + 1e-9)
-assert crowd.noise_share < 0.25 * few.noise_share
+assert large_fleet.epsilon_total <= 8.0 * (1 + 1e-9)
+assert large_fleet.noise_share < 0.25 * small_fleet.noise_share

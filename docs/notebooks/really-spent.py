@@ -13,16 +13,19 @@
 # %% [markdown]
 # # What did you really spend?
 #
-# A paper prints "ε = 5". Per round, or for the whole training? By which formula, and is that formula valid there? And does the program do what the formula
-# assumes? Three questions, three surprises, and one tool for each: exact composition, a ledger, an audit.
+# A paper states $\varepsilon = 5$. Is this per round or for the whole training? Is the formula valid for this value?
+# Does the code do what the formula assumes? This notebook answers the three questions with exact composition, a
+# privacy ledger and an audit.
 #
-# ![Each round is charged to the ledger before it is transmitted; the receiver's noise hides it; the audit attacks from outside](images/really-spent.svg)
+# ![Each round is charged to the ledger before it is transmitted; the receiver's noise hides it; the audit attacks the received signal](images/really-spent.svg)
 
 # %% [markdown]
-# ## First surprise: rounds add up
+# ## Rounds compose
 #
-# [Hello air](hello-air.md) has shown that one round is as private as the question which of two bells a sample came from, μ = 2θ/σ standard deviations apart. After I rounds the
-# attacker has I samples. Their mean tells μ√I: that is exact, no bound. In ε it grows faster than √I.
+# As [Hello air](hello-air.md) shows, an adversary who observes one round must distinguish two normal distributions
+# whose means are $\mu = 2\theta/\sigma$ standard deviations apart. After $I$ rounds the adversary has $I$ such
+# observations, and the composition has the parameter $\mu\sqrt{I}$. This composition is exact, not a bound. In terms
+# of $\varepsilon$ the total grows faster than $\sqrt{I}$:
 
 # %%
 import numpy as np
@@ -30,29 +33,30 @@ import numpy as np
 from airfed.privacy import compose, gaussian_epsilon, gaussian_mu
 
 delta = 1e-3
-mu = gaussian_mu(5.0, delta)  # what ε = 5 allows one round
+mu = gaussian_mu(5.0, delta)  # the μ that ε = 5 allows
 for rounds in (1, 10, 50, 200):
     print(
-        f"{rounds:3} rounds of ε = 5: ε = "
-        f"{gaussian_epsilon(compose(mu, rounds), delta):7.1f} in total"
+        f"{rounds:3} rounds with ε = 5 each: ε = "
+        f"{gaussian_epsilon(compose(mu, rounds), delta):5.1f} in total"
     )
 assert 70 < gaussian_epsilon(compose(mu, 50), delta) < 90
 
 # %% [markdown]
-# "ε = 5" was ε = 83 after fifty rounds: odds may change by a factor of e⁸³, which is no promise at all. The other way round: to keep ε = 5 for the *whole* of
-# fifty rounds, each round must be much quieter.
+# After fifty rounds $\varepsilon = 5$ has become $\varepsilon = 83$. The odds may then change by a factor of
+# $e^{83}$, which is no protection. To keep $\varepsilon = 5$ for *all* fifty rounds together, each round gets a much
+# smaller $\mu$:
 
 # %%
-whole = gaussian_mu(5.0, delta)
-each = whole / np.sqrt(50)
+per_round = mu / np.sqrt(50)
 print(
-    f"each of 50 rounds may have μ = {each:.3f} instead of {whole:.3f}: ε = "
-    f"{gaussian_epsilon(each, delta):.3f} a round"
+    f"each of 50 rounds may have μ = {per_round:.3f} instead of {mu:.3f}: ε = "
+    f"{gaussian_epsilon(per_round, delta):.3f} per round"
 )
-assert gaussian_epsilon(compose(each, 50), delta) <= 5.0 + 1e-9
+assert gaussian_epsilon(compose(per_round, 50), delta) <= 5.0 + 1e-9
 
 # %% [markdown]
-# A `Budget` says which is meant: `scope="round"` (as the paper does) or `scope="total"`. Whichever is budgeted, a plan tells both.
+# A `Budget` has a scope: `scope="round"`, as in the paper, or `scope="total"`. A plan reports both values of
+# $\varepsilon$ under either scope.
 
 # %%
 from airfed import Budget, Fleet, Learning, Link, Problem, plan
@@ -69,7 +73,8 @@ learning = Learning(
 )
 
 
-def world(**budget):
+def make_problem(**budget):
+    """Return the same problem with another budget."""
     return Problem(
         fleet=Fleet(gain=gain, peak_power=1.0),
         link=Link(noise_std=1.0),
@@ -78,20 +83,27 @@ def world(**budget):
     )
 
 
-for scope in ("round", "total"):
-    found = plan(world(epsilon=5.0, scope=scope))
+plans = {
+    scope: plan(make_problem(epsilon=5.0, scope=scope)) for scope in ("round", "total")
+}
+for scope, each in plans.items():
     print(
-        f"ε = 5 per {scope}: {found.num_scheduled} devices, {found.rounds} rounds, ε "
-        f"= {found.epsilon_round:.2f} a round, {found.epsilon_total:.2f} in total"
+        f"scope={scope!r}: {each.num_scheduled} devices, {each.rounds} rounds, "
+        f"ε = {each.epsilon_round:.2f} per round, {each.epsilon_total:.2f} in total"
     )
-    assert (found.epsilon_round if scope == "round" else found.epsilon_total) <= 5.0
+assert plans["round"].epsilon_round <= 5.0
+assert plans["total"].epsilon_total <= 5.0
 
 # %% [markdown]
-# ## Second surprise: a formula outside its range
+# ## A formula outside its range
 #
-# The paper's Lemma 1 is the textbook formula ε = μ√(2 ln(1.25/δ)). It is proved for ε < 1. Beyond, people use it all the same. Against the exact value:
+# The paper's Lemma 1 is the classic formula of the Gaussian mechanism,
+#
+# $$\varepsilon = \mu\sqrt{2 \ln(1.25/\delta)}.$$
+#
+# It is proved for $\varepsilon < 1$, but it is often used beyond. The plot compares it with the exact value:
 
-# %% alt="The epsilon of Lemma 1 and the exact one over mu: Lemma 1 is above the truth up to about 7.5, and far below it after that"
+# %% alt="Epsilon of Lemma 1 and the exact epsilon over mu: Lemma 1 is above the exact value up to about 7.5 and far below it for larger values"
 import matplotlib.pyplot as plt
 
 from airfed.privacy import classic_epsilon, classic_limit, classic_mu, classic_validity
@@ -107,34 +119,37 @@ plt.legend()
 plt.show()
 
 # %%
-for printed in (0.5, 5.0, 10.0, 50.0):
-    exact = gaussian_epsilon(classic_mu(printed, delta), delta)
+print(f"Lemma 1 is safe up to ε* = {classic_limit(delta):.2f}")
+for stated in (0.5, 5.0, 10.0, 50.0):
+    exact = gaussian_epsilon(classic_mu(stated, delta), delta)
     print(
-        f"printed {printed:4}: really {exact:6.1f}   Lemma 1 is "
-        f"{classic_validity(printed, delta)} here"
+        f"Lemma 1: ε = {stated:4}; exact: ε = {exact:5.1f}; "
+        f"status: {classic_validity(stated, delta)}"
     )
 assert round(classic_limit(delta), 2) == 7.46
 assert round(gaussian_epsilon(classic_mu(50.0, delta), delta), 1) == 127.7
 
 # %% [markdown]
-# Up to 7.46 the formula wastes a little; above, it promises what is not kept. airfed counts exactly (`formula="exact"`, the default); Lemma 1's figure stands beside it with
-# its range, and asking for it over a whole training is refused:
+# Up to $\varepsilon^* = 7.46$ Lemma 1 overstates the privacy loss slightly. Above this value it understates the loss.
+# airfed uses the exact formula by default (`formula="exact"`) and prints Lemma 1's value with its status next to it.
+# Lemma 1 does not cover composition, so airfed rejects it for a whole training:
 
 # %%
 try:
     Budget(
         epsilon=5.0, delta=delta, total_power=1000.0, scope="total", formula="classic"
     )
-except ValueError as refusal:
-    print(refusal)
+except ValueError as error:
+    print(error)
 else:
-    raise AssertionError("a budget by Lemma 1 over all rounds was accepted")
+    raise AssertionError("Lemma 1 was accepted for a total budget")
 
 # %% [markdown]
-# ## A ledger: what was *really* spent
+# ## A ledger records the privacy loss
 #
-# A plan is an intention. Rounds fail, are repeated, or are run twice on another day. So every run keeps a ledger: each round is charged *before* it is transmitted, and each line carries
-# the hash of the line before it. Let us train something small (a quadratic bowl in 40 dimensions: no data needed) and read it.
+# A run can deviate from its plan: rounds fail, are repeated, or are resumed on another day. Each run therefore keeps
+# a ledger. Each round is charged *before* it is transmitted, and each line contains the hash of the previous line.
+# The next cell trains a quadratic model in 40 dimensions, which needs no data, and reads the ledger.
 
 # %%
 import tomllib
@@ -164,70 +179,69 @@ initial_gap = 100.0
 )
 run = airfed.run(scenario, "small", progress=False)
 for charge in run.ledger.charges:
-    print(f"round {charge.round_index + 1}: ε so far {charge.epsilon_total:.3f}")
+    print(f"after round {charge.round_index + 1}: ε = {charge.epsilon_total:.3f}")
 assert run.ledger.rounds == 6
 assert run.ledger.epsilon_total <= 6.0
 
 # %% [markdown]
-# The sixth round has used the budget up. Would anybody notice if a line were removed, or made cheaper?
+# The six rounds use the whole budget. The hashes reveal a change of the file. The next cell halves the $\mu$ of the
+# first charge and opens the run again:
 
 # %%
 import json
 from pathlib import Path
 
-book = Path("small/ledger.jsonl")
-honest = book.read_text()
-lines = honest.splitlines()
-entry = json.loads(lines[1])  # the first charge
-lines[1] = json.dumps({**entry, "mu": entry["mu"] / 2}, sort_keys=True)
-book.write_text("\n".join(lines) + "\n")
-changed = airfed.Run.open("small")
-print(changed.problem)
-assert changed.errors
-book.write_text(honest)
+ledger_file = Path("small/ledger.jsonl")
+original = ledger_file.read_text()
+lines = original.splitlines()
+first_charge = json.loads(lines[1])
+first_charge["mu"] /= 2
+lines[1] = json.dumps(first_charge, sort_keys=True)
+ledger_file.write_text("\n".join(lines) + "\n")
+tampered = airfed.Run.open("small")
+print(tampered.problem)
+assert tampered.errors
+ledger_file.write_text(original)
 assert not airfed.Run.open("small").errors
 
 # %% [markdown]
-# ## Third surprise: code that does not do what the formula says
+# ## An audit tests the code
 #
-# All of the above believes that updates are clipped and that noise is drawn. An **audit** believes nothing: it attacks the code that transmits. It puts *canaries*, extreme updates, on devices, looks at
-# the received sum as an attacker would, and bounds μ from *below* by how well it guesses. Sound code passes:
+# Plans and ledgers assume that the code clips updates and adds noise as claimed. An **audit** does not assume this.
+# It attacks the code that transmits: it plants *canaries*, which are extreme updates, on devices, observes the
+# received signal as an adversary would, and derives a *lower* bound on $\mu$ from the success of its attack. Correct
+# code passes:
 
 # %%
 from airfed.audit import Subject, audit
 
-effort = {
-    "trials": 4000,
-    "pairs": 120,
-    "samples": 60_000,
-}  # a quick one; `airfed audit` takes more
-sound = audit(Subject.of(scenario), **effort)
+effort = {"trials": 4000, "pairs": 120, "samples": 60_000}  # `airfed audit` takes more
+correct = audit(Subject.of(scenario), **effort)
 print(
-    sound.verdict,
-    f"  μ claimed {sound.to_dict()['mu_claimed']:.3f}, shown at least "
-    f"{sound.to_dict()['mu_lower']:.3f}",
+    f"{correct.verdict}: μ claimed {correct.to_dict()['mu_claimed']:.3f}, lower bound "
+    f"{correct.to_dict()['mu_lower']:.3f}"
 )
-assert sound.verdict == "pass"
+assert correct.verdict == "pass"
 
 # %% [markdown]
-# Now plant a bug that is easily made: clip each *layer* of the update by itself instead of the update as a whole. Each layer is then within the norm; all four together are
-# twice as long. The training works, the printed ε is unchanged, and nobody sees anything.
+# Now we plant a common bug: each *layer* of the update is clipped on its own, instead of the update as a whole. Each
+# of the four layers then has at most the norm $\varpi$, so the whole update has up to twice this norm. Training still
+# works, and the printed $\varepsilon$ does not change.
 
 # %%
 from unittest.mock import patch
 
 from airfed import aircomp
 
-true_clip = aircomp.clip
+original_clip = aircomp.clip
 
 
 def clip_by_layer(update, clip_norm):
-    """Clip four parts of an update by themselves."""
-    rows, norms = np.array(update, np.float64, ndmin=2), true_clip(update, clip_norm)[1]
+    """Clip four parts of an update separately."""
+    rows = np.array(update, np.float64, ndmin=2)
     parts = np.array_split(rows, min(4, rows.shape[1]), axis=1)
-    return np.concatenate(
-        [true_clip(part, clip_norm)[0] for part in parts], axis=1
-    ), norms
+    clipped = [original_clip(part, clip_norm)[0] for part in parts]
+    return np.concatenate(clipped, axis=1), original_clip(update, clip_norm)[1]
 
 
 with patch.object(aircomp, "clip", clip_by_layer):
@@ -238,31 +252,37 @@ for check in broken.failures:
 assert broken.verdict == "fail"
 
 # %% [markdown]
-# Caught, with the reason. airfed's own tests plant 49 such bugs one at a time, and the audit (or a named check) must catch each.
+# The audit fails and names the reasons: one device contributes twice the claimed sensitivity. airfed's own tests
+# plant many such bugs, one at a time, and the audit or a dedicated check must detect each of them.
 #
-# ## What you have seen
+# ## Summary
 #
-# - ε per round and ε in total differ by an order of magnitude; ask which one is printed.
-# - Lemma 1 holds for ε < 1, is safe up to ε* (7.46 at δ = 0.001), and understates above.
-# - A ledger tells what was spent; an audit, whether the claim can be broken.
+# - $\varepsilon$ per round and $\varepsilon$ in total can differ by an order of magnitude. Check which one is stated.
+# - Lemma 1 is proved for $\varepsilon < 1$, is safe up to $\varepsilon^*$ (7.46 at $\delta = 0.001$), and understates
+#   the privacy loss above.
+# - The ledger records the privacy loss of a run. The audit tests whether the claim can be broken.
 #
 # ## Exercise
 #
-# Plant a bug of your own: noise of 70% of the size that it should have. (Hint: `airfed.training.noise.SeededNoise.draw` returns it; patch it as above, as a function of `self` and whatever comes.)
-# Which checks catch it? Why does the training not tell?
+# Plant another bug: noise with 70% of its standard deviation. `airfed.training.noise.SeededNoise.draw` returns the
+# noise; patch it as above with a function of `self` and any other arguments. Which checks detect the bug? Why does
+# training not reveal it?
 
 # %% tags=["solution"]
 from airfed.training.noise import SeededNoise
 
-true_draw = SeededNoise.draw
-with patch.object(
-    SeededNoise,
-    "draw",
-    lambda self, *given, **named: 0.7 * true_draw(self, *given, **named),
-):
-    quiet = audit(Subject.of(scenario), **effort)
-print(quiet.verdict)
-for check in quiet.failures:
+original_draw = SeededNoise.draw
+
+
+def reduced_draw(self, *args, **kwargs):
+    """Return 70% of the noise."""
+    return 0.7 * original_draw(self, *args, **kwargs)
+
+
+with patch.object(SeededNoise, "draw", reduced_draw):
+    reduced = audit(Subject.of(scenario), **effort)
+print(reduced.verdict)
+for check in reduced.failures:
     print("-", check.name + ":", check.finding)
-assert quiet.verdict == "fail"
-# The training does not tell because it goes better with less noise: privacy bugs look like good luck.
+assert reduced.verdict == "fail"
+# Training does not reveal the bug: with less noise the model only gets better.

@@ -13,15 +13,17 @@
 # %% [markdown]
 # # Why the weakest device hurts
 #
-# Everybody must arrive equally strong, so one device in a radio shadow pulls all others down to its level. Leaving it out helps, but then its data are missing.
-# Where is the balance? We find it by hand, as Fig. 2 of the paper does, and then let airfed check us.
+# Aligned devices all arrive with the same amplitude, so one device in a deep fade limits the amplitude of all others.
+# A schedule without this device has less noise, but misses its data. This notebook finds the best schedule by hand,
+# as in Fig. 2 of the paper, and then compares it with airfed's plan.
 #
-# ![Five devices; aligned, all arrive at the height of the weakest; without it, the other four arrive twice as strongly](images/weakest-device.svg)
+# ![Five devices: aligned, all arrive with the amplitude of the weakest; without it the other four arrive 2.5 times as strongly](images/weakest-device.svg)
 
 # %% [markdown]
 # ## A fleet
 #
-# Twenty devices with 1 W each. Their gains |h| are drawn from a Rayleigh distribution, which is what scattered radio paths without a line of sight give.
+# Twenty devices have a peak power of 1 W per upload each. Their gains $|h_k|$ follow a Rayleigh distribution, the
+# usual model for scattered paths without a line of sight.
 
 # %%
 import numpy as np
@@ -32,30 +34,34 @@ gain = np.sort(rng.rayleigh(np.sqrt(0.5), devices))[::-1]  # strongest first
 print(gain.round(2))
 
 # %% [markdown]
-# A device of gain |h| that sends with its whole power P arrives with amplitude |h|√P. All must arrive alike (amplitude θ, the **alignment**), so with everybody on board
-# θ is at most that of the weakest. (What if they do not align? Then the mean is a weighted one: the data of a device nearby count more than those of one
-# far away, and the model learns a bias that no averaging takes away.)
+# A device with the gain $|h_k|$ and the transmit power $P$ arrives with the received amplitude $|h_k|\sqrt{P}$. Under
+# channel inversion all scheduled devices arrive with the same amplitude $\theta$, the **alignment**. With full
+# participation $\theta$ is at most the largest amplitude of the weakest device. (Without alignment the receiver gets
+# a weighted mean: near devices count more than distant ones, which biases the model.)
 
 # %%
-print(f"strongest alone: {gain[0]:.2f}   all twenty: {gain[-1]:.2f}")
+print(f"largest θ: {gain[0]:.2f} (strongest alone), {gain[-1]:.2f} (all twenty)")
 print(
-    f"noise in the mean, σ/(Kθ): all twenty {sigma / (20 * gain[-1]):.2f}, the "
-    f"fifteen strongest {sigma / (15 * gain[14]):.2f}"
+    f"noise in the mean, σ/(Kθ): {sigma / (20 * gain[-1]):.2f} (all twenty), "
+    f"{sigma / (15 * gain[14]):.2f} (the fifteen strongest)"
 )
 assert sigma / (15 * gain[14]) < 0.27 * sigma / (20 * gain[-1])
 
 # %% [markdown]
-# Five devices fewer, and a quarter of the noise. Averages over fewer devices *should* be noisier; here the radio outweighs that.
+# Fifteen devices have a quarter of the noise of twenty. An average over fewer devices is usually noisier, but here
+# the larger $\theta$ outweighs the smaller number.
 #
 # ## Three limits on θ
 #
-# If the m strongest transmit, then θ is limited by
+# Suppose the $m$ strongest devices transmit in each of $I$ rounds. Three limits apply to $\theta$:
 #
-# - the **peak power** of the weakest among them: θ ≤ |h_m|√P,
-# - the **total power** of all devices over all I rounds: each spends θ²/|h|² a round, so I·θ²·Σ 1/|h|² ≤ P_tot,
-# - **privacy**: μ = 2θ/σ at most what the budget (ε, δ) allows, whoever transmits.
+# - **peak power** of the weakest scheduled device: $\theta \le |h_m|\sqrt{P}$;
+# - **total power** over all devices and rounds: a device spends $\theta^2/|h_k|^2$ per round, so $I\,\theta^2 \sum_{k
+#   \le m} 1/|h_k|^2 \le P_\mathrm{tot}$;
+# - **privacy**: $\mu = 2\theta/\sigma$ is at most the largest $\mu$ that $(\varepsilon, \delta)$ allows, whichever
+#   devices transmit.
 #
-# The smallest of the three counts.
+# The smallest limit determines $\theta$.
 
 # %%
 from airfed.privacy import gaussian_mu
@@ -73,44 +79,47 @@ for m in (1, 5, 10, 15, 20):
     )
 
 # %% [markdown]
-# ## The price of leaving out
+# ## Participation against noise
 #
-# Theorem 1 of the paper bounds how far the trained model stays from the best one. What depends on the choice of devices, in each round, is
+# Theorem 1 of the paper bounds the distance of the trained model from the optimum. The schedule enters the bound of
+# each round through
 #
-# > Ψ = 4(1 − m/N)² + dσ²/(2m²θ²),
+# $$\Psi = 4\left(1 - \frac{m}{N}\right)^2 + \frac{d\,\sigma^2}{2 m^2 \theta^2},$$
 #
-# the first term for the data that are missing, the second for the noise (d is the number of the model's parameters). One falls with m, the other rises as soon as θ breaks down.
+# where $d$ is the number of model parameters. The first term is the cost of partial participation and falls with $m$.
+# The second term is the cost of noise and rises where $\theta$ drops.
 
-# %% alt="Above, the largest theta over the number of devices, with its three limits; below, the objective with its two terms, smallest in the middle"
+# %% alt="Top: the largest theta over the number of devices, with its three limits. Bottom: the objective and its two terms; the minimum is marked with a star"
 import matplotlib.pyplot as plt
 
 dimension = 50
-missing = 4 * (1 - sizes / devices) ** 2
+participation = 4 * (1 - sizes / devices) ** 2
 noise = dimension * sigma**2 / (2 * sizes**2 * theta**2)
-objective = missing + noise
+objective = participation + noise
 best = int(sizes[np.argmin(objective)])
 
-figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 5), sharex=True)
-above.plot(sizes, peak, "--", label="peak power")
-above.plot(sizes, total, "--", label="total power")
-above.plot(sizes, privacy, "--", label="privacy")
-above.plot(sizes, theta, "k", label="largest θ")
-above.set(ylabel="θ", ylim=(0, 2))
-above.legend(ncols=2)
-below.plot(sizes, missing, label="missing data")
-below.plot(sizes, noise, label="noise")
-below.plot(sizes, objective, "k", label="Ψ")
-below.plot(best, objective[best - 1], "k*", markersize=14)
-below.set(xlabel="number of devices m", ylabel="Ψ", ylim=(0, 8), xticks=sizes[::2])
-below.legend()
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(6.4, 5), sharex=True)
+top.plot(sizes, peak, "--", label="peak power")
+top.plot(sizes, total, "--", label="total power")
+top.plot(sizes, privacy, "--", label="privacy")
+top.plot(sizes, theta, "k", label="largest θ")
+top.set(ylabel="θ", ylim=(0, 2))
+top.legend(ncols=2)
+bottom.plot(sizes, participation, label="participation")
+bottom.plot(sizes, noise, label="noise")
+bottom.plot(sizes, objective, "k", label="Ψ")
+bottom.plot(best, objective[best - 1], "k*", markersize=14)
+bottom.set(xlabel="number of devices m", ylabel="Ψ", ylim=(0, 8), xticks=sizes[::2])
+bottom.legend()
 plt.show()
-print("best:", best, "devices")
+print("best number of devices:", best)
 
 # %% [markdown]
-# ## airfed agrees
+# ## airfed's plan
 #
-# `plan` solves the same problem exactly, over all subsets of devices (not only the strongest: that these are best is a theorem, which airfed's tests check
-# against brute force), and, unless told, over all numbers of rounds as well.
+# `plan` solves the same problem exactly over all subsets of devices. For each number of devices the strongest ones
+# are optimal; this is a theorem, and airfed's tests check it against brute force. By default `plan` also optimises
+# the number of rounds; here it is fixed.
 
 # %%
 from airfed import Budget, Fleet, Learning, Link, Problem, plan
@@ -130,24 +139,24 @@ problem = Problem(
     ),
     budget=Budget(epsilon=epsilon, delta=delta, total_power=total_power),
 )
-decision = plan(problem, rounds=rounds)
-space = candidates(decision)
-print(decision.num_scheduled, "devices, held by", decision.binding)
+optimal = plan(problem, rounds=rounds)
+space = candidates(optimal)
+print(optimal.num_scheduled, "devices, θ limited by", optimal.binding)
 assert np.allclose(space.alignment, theta, rtol=1e-9)
 assert np.allclose(space.objective, objective, rtol=1e-9)
-assert decision.num_scheduled == best
+assert optimal.num_scheduled == best
 
 # %% [markdown]
-# ## A hundred devices, and the rounds as well
+# ## A hundred devices and a free number of rounds
 #
-# The world of the paper: N = 100, the weakest gain 0.2, 1000 W, a network of 21,840 parameters. The number of rounds I is free now: T = 200 local steps are shared out
-# among them. More rounds mean less drift between the devices, but also more power and more noise.
+# This is the paper's setting: $N = 100$ devices, a smallest gain of 0.2, $P_\mathrm{tot} = 1000$ W and a network with
+# $d = 21{,}840$ parameters. The $T = 200$ local steps are divided among $I$ rounds, and `plan` chooses $I$. More
+# rounds reduce the drift between devices, but need more power and add more noise.
 
 # %%
-draws = np.random.default_rng(0).rayleigh(np.sqrt(0.5), 100)
-fleet = Fleet(gain=np.maximum(draws, 0.2), peak_power=1.0)
-world = Problem(
-    fleet=fleet,
+rayleigh = np.random.default_rng(0).rayleigh(np.sqrt(0.5), 100)
+paper = Problem(
+    fleet=Fleet(gain=np.maximum(rayleigh, 0.2), peak_power=1.0),
     link=Link(noise_std=1.0),
     learning=Learning(
         dimension=21840,
@@ -160,44 +169,48 @@ world = Problem(
     ),
     budget=Budget(epsilon=5.0, delta=1e-3, total_power=1000.0, formula="classic"),
 )
-best_plan, everybody = plan(world), plan(world, policy="full")
-for name, each in (("optimal", best_plan), ("everybody", everybody)):
+optimal, full = plan(paper), plan(paper, policy="full")
+for name, each in (("optimal", optimal), ("full", full)):
     print(
-        f"{name:9}: {each.num_scheduled:3} devices, θ = {each.alignment:.3f} "
-        f"({each.binding}), {each.rounds} rounds, bound {each.bound.total:.0f}"
+        f"{name:7}: {each.num_scheduled:3} devices, θ = {each.alignment:.3f} "
+        f"({each.binding}), {each.rounds} rounds, bound {each.bound.total:.0f}, "
+        f"ε in total {each.epsilon_total:.1f}"
     )
-assert best_plan.bound.total < 0.7 * everybody.bound.total
-assert everybody.binding == "peak_power"
+assert optimal.bound.total < 0.7 * full.bound.total
+assert full.binding == "peak_power"
+assert optimal.epsilon_total > full.epsilon_total
 
-# %% alt="The plan drawn by airfed: theta and its limits, the objective over the number of devices, and the bound over the number of rounds"
-best_plan.plot()
+# %% alt="The plan as airfed draws it: theta and its limits, the objective over the number of devices, and the bound over the number of rounds"
+optimal.plot()
 
 # %% [markdown]
-# This is Fig. 2 of the paper, for this draw of the channels. One caution: the optimal plan also spends *more privacy in total* than everybody does, because a larger θ
-# in more rounds shows more of each device. Both keep ε ≤ 5 *per round*, and that is not the same; see [What did you really spend?](really-spent.md).
+# This figure is Fig. 2 of the paper for one channel realisation. The optimal plan has the smaller bound, but it also
+# spends *more privacy in total* than full participation, because its $\theta$ is larger and it has more rounds. Both
+# plans keep $\varepsilon \le 5$ *per round* only; see [What did you really spend?](really-spent.md).
 #
-# ## What you have seen
+# ## Summary
 #
-# - Alignment ties everybody to the weakest device; dropping weak devices lowers the noise and loses data.
-# - For each number of devices the strongest are best, so one pass over a sorted list solves the problem exactly.
-# - Which limit binds (peak power, total power, privacy) tells what to buy more of.
+# - Alignment limits all devices to the amplitude of the weakest. Fewer devices mean less noise and less data.
+# - For each number of devices the strongest are optimal, so one pass over the sorted gains solves the problem
+#   exactly.
+# - `plan.binding` names the limit that determines $\theta$: peak power, total power or privacy.
 #
 # ## Exercise
 #
-# Raise the weakest gains: `Fleet(gain=np.maximum(draws, h_min), ...)`. From which h_min on (in steps of 0.1) does the optimal plan schedule all hundred devices?
-# Guess first; then look at which limit binds.
+# Raise the weakest gains with `Fleet(gain=np.maximum(rayleigh, h_min), ...)`. What is the smallest `h_min`, in steps
+# of 0.1, for which the optimal plan schedules all hundred devices? Which limit binds there?
 
 # %% tags=["solution"]
 from dataclasses import replace
 
 for h_min in np.arange(1, 12) / 10:
-    raised = replace(world, fleet=Fleet(gain=np.maximum(draws, h_min), peak_power=1.0))
-    found = plan(raised)
+    raised = Fleet(gain=np.maximum(rayleigh, h_min), peak_power=1.0)
+    optimal = plan(replace(paper, fleet=raised))
     print(
-        f"h_min = {h_min}: {found.num_scheduled:3} devices, {found.rounds} rounds, "
-        f"{found.binding}"
+        f"h_min = {h_min}: {optimal.num_scheduled:3} devices, {optimal.rounds} rounds, "
+        f"limited by {optimal.binding}"
     )
-    if found.num_scheduled == 100:
+    if optimal.num_scheduled == 100:
         break
-assert found.num_scheduled == 100
+assert optimal.num_scheduled == 100
 assert 0.3 <= h_min <= 0.8

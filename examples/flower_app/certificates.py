@@ -26,7 +26,7 @@ def write(name: str, content: bytes) -> None:
 def certificate(
     subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
-    """Return a certificate, valid for a year; a self-signed one is a CA's."""
+    """Return a certificate, valid for a year; a self-signed one is that of a CA."""
     now, is_ca = datetime.now(UTC), subject == issuer
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
@@ -52,7 +52,7 @@ def certificate(
 
 
 def main(names: list[str]) -> None:
-    """Write everything anew."""
+    """Write all files."""
     FOLDER.mkdir(exist_ok=True)
     pem, ssh = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))

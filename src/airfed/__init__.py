@@ -1,18 +1,18 @@
 """airfed: plan, train, account and audit over-the-air federated averaging under power and privacy budgets.
 
 [Yan23] in this package is: N. Yan, K. Wang, C. Pan, K. K. Chai, F. Shu, J. Wang, "Over-the-Air Federated Averaging with
-Limited Power and Privacy Budgets", 2023. `docs/equations.md` says which function implements which equation.
+Limited Power and Privacy Budgets", 2023. `docs/equations.md` lists the function of each equation.
 """
 
 from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # not from typing: the less is imported here, the sooner a Ctrl-C is heeded
+TYPE_CHECKING = False  # not from typing: few imports here let Ctrl-C work early
 if TYPE_CHECKING:
     from typing import Any
 
-    from airfed.notebook import compare, league, run
+    from airfed.notebook import benchmark, compare, run
     from airfed.planning.plan import Plan
     from airfed.policies import plan
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
@@ -31,27 +31,27 @@ __all__ = [
     "Problem",
     "Run",
     "Scenario",
+    "benchmark",
     "compare",
-    "league",
     "load",
     "plan",
     "run",
 ]
-_HOMES = {
+_MODULES = {
     "planning": ("Plan",),
     "policies": ("plan",),
     "training.run": ("Run",),
     "scenario": ("Scenario", "load"),
-    "notebook": ("compare", "league", "run"),
+    "notebook": ("compare", "benchmark", "run"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, or a room, imported when it is first asked for: the command line starts before NumPy."""
-    if name == "__version__":  # written down in pyproject.toml, and nowhere else
+    """Return a public name or a subpackage by a lazy import, so that the command line starts without NumPy."""
+    if name == "__version__":  # stated in pyproject.toml only
         return importlib.import_module("importlib.metadata").version("airfed")
     if name in __all__:
-        home = next((home for home, names in _HOMES.items() if name in names), "problem")
+        home = next((home for home, names in _MODULES.items() if name in names), "problem")
         return getattr(importlib.import_module(f"airfed.{home}"), name)
     try:
         return importlib.import_module(f"airfed.{name}")

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run the command line and return its exit code.
 
-    Ctrl-C is heeded from the first moment: an exception in the middle of an import of NumPy or rich may come out as any
-    other, so until the command is imported the process simply ends.
+    Until the command is imported, Ctrl-C ends the process at once, because an exception during an import of NumPy or
+    rich may appear as any other exception.
     """
-    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as under nohup
-    if mine:
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # otherwise ignored, as under nohup
+    if default:
         signal.signal(signal.SIGINT, _end)
     from airfed.cli import main as command_line
 
-    return command_line(ready=lambda: mine and signal.signal(signal.SIGINT, signal.default_int_handler))
+    return command_line(ready=lambda: default and signal.signal(signal.SIGINT, signal.default_int_handler))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

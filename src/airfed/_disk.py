@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced whole or appended to and flushed, and locks that harm no other file."""
+"""Crash-safe files: atomic replacement, flushed appends, and lock files."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pathlib import Path
 from typing import IO
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file by new content, whole or not at all, whatever happens meanwhile.
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace the content of a file atomically.
 
     Raises:
-        OSError: it cannot be written; the file is as it was.
+        OSError: the file cannot be written; it keeps its old content.
     """
-    beside = path.parent / f".{path.name}.part"
+    temporary = path.parent / f".{path.name}.part"
     try:
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             flush(stream, content)
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Create a file with its content, whole or not at all; of two processes that try, one succeeds.
+def create_atomic(path: Path, content: bytes) -> None:
+    """Create a file with its content atomically; if two processes try, one succeeds.
 
     Raises:
-        FileExistsError: there is one already.
-        OSError: it cannot be written.
+        FileExistsError: the file already exists.
+        OSError: the file cannot be written.
     """
-    beside = path.parent / f".{path.name}.{os.getpid()}.part"
+    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             flush(stream, content)
-        os.link(beside, path)
+        os.link(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 def flush(stream: IO[bytes], content: bytes) -> None:
-    """Write to an open file; on return the content is on the disk."""
+    """Write to an open file and flush it to the disk."""
     stream.write(content)
     stream.flush()
     os.fsync(stream.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder, so that the names in it survive a crash, too."""
+def sync_directory(folder: Path) -> None:
+    """Flush a directory, so that its file names survive a crash, too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,11 +62,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, made where there is none; a link in its place is not followed, and nothing is written.
+    """Hold a lock file, which is created if missing; symbolic links are not followed and nothing is written.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: it cannot be made.
+        BlockingIOError: another process holds the lock.
+        OSError: the lock file cannot be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:

@@ -1,4 +1,4 @@
-"""The extras and the packages that they bring; where one is missing, the one sentence that says so."""
+"""Optional extras, their packages, and the error for a missing one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ EXTRAS: Final = {
     "flower": ("flwr",),
     "track": ("tensorboardX",),
 }
-"""Extra -> what is imported of it; the first extra that brings a package is the one that is named."""
+"""Extra -> its packages; messages name the first extra with a package."""
 
 
 class MissingExtra(ModuleNotFoundError, ValueError):
-    """A package is missing that one of airfed's extras brings; a user's mistake like any other ValueError."""
+    """A package of an extra is missing; like every ValueError, this is a mistake of the user."""
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the lack of a package that an extra brings, or of half of it, into MissingExtra; other errors pass."""
+    """Turn an ImportError of a package of an extra into MissingExtra; other errors pass."""
     try:
         yield
     except MissingExtra:
@@ -36,10 +36,10 @@ def explained() -> Iterator[None]:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             package = str(frame.f_globals.get("__name__")).partition(".")[0]
             extra = next((extra for extra, brought in EXTRAS.items() if package in brought), None)
-            if extra is not None and package not in sys.modules:  # an import that fails leaves nothing there
+            if extra is not None and package not in sys.modules:  # a failed import leaves no entry
                 reason = " ".join(str(error).split()).removesuffix(".")
                 raise MissingExtra(
-                    f"This needs airfed[{extra}], and {package} cannot be imported here ({reason}): "
+                    f"This needs airfed[{extra}], but {package} cannot be imported ({reason}): "
                     f"pip install --force-reinstall 'airfed[{extra}]'.",
                     name=package,
                 ) from error
@@ -47,7 +47,7 @@ def explained() -> Iterator[None]:
 
 
 def require(*packages: str) -> None:
-    """Raise MissingExtra where packages of extras are not installed, before any work and without importing them."""
+    """Raise MissingExtra if a package of an extra is not installed; do not import it."""
     for package in packages:
         for extra, brought in EXTRAS.items():
             if package in brought and not has(package):
@@ -56,8 +56,8 @@ def require(*packages: str) -> None:
 
 
 def has(package: str) -> bool:
-    """Return whether a package is installed; it is not imported."""
+    """Return whether a package is installed, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # a finder of somebody's own
+    except ModuleNotFoundError:  # a custom finder
         return False

@@ -1,13 +1,17 @@
-"""AirComp: clip, precode, superpose, add noise, rescale, and meter what was really transmitted.
+"""Over-the-air computation (AirComp): clip, precode, superpose, add noise, rescale, and meter the transmit power.
 
-Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis.
-A receiver with A antennas receives a vector Y of the sums of all h_k x_k, each with noise of standard deviation σ per
-real dimension, and reads the real part of what its beamformer f makes of them, Re(fᴴY). One antenna is A = 1 and f = 1;
-of it only the real part is formed.
+The model is complex baseband, eq. (6)-(13) of [Yan23]. Device k clips its update to g_k, ‖g_k‖ ≤ ϖ, and transmits
+x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k: ψ̂_k is its phase estimate, φ_k P_k the power [W] at norm ϖ. The A antennas receive
+Y, the sum of all h_k x_k and noise of standard deviation σ per real dimension. The receiver applies its beamformer f
+and uses Re(fᴴY). A single antenna is A = 1 and f = 1; then only the real part of Y is computed.
 
-Sums over devices are exact, at each antenna: every contribution is rounded once to a whole multiple of a tiny power of
-two (about 2⁻⁶² of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the
-received signal has the same bits for every chunk size, worker count, process count and order of devices.
+Sums do not depend on their order: each contribution is rounded once to a multiple of a quantum, a power of two (about
+2⁻⁶² of the largest possible sum), and added as a 64-bit integer. Integer addition is associative, so the received
+signal has the same bits for every chunk size, worker count, process count and order of devices.
+
+With adaptive clipping an upload has one more entry, ±c with c = ϖ√(s/(1 − s)): plus if ‖g_k‖ ≤ ϖ, minus if the update
+is clipped, 0 if it is not finite. All of the above holds for the upload (g_k, ±c), of norm ϖ/√(1 − s) at most, in place
+of g_k.
 """
 
 from __future__ import annotations
@@ -27,29 +31,30 @@ from airfed.antennas import Complexes
 from airfed.clipping import CLIP_MARGIN, clip, precode, squared_norm
 from airfed.planning import Plan
 
-__all__ = ["CLIP_MARGIN", "Air", "Airs", "Reception", "Superposition", "clip", "precode"]
+__all__ = ["CLIP_MARGIN", "AirComp", "AirCompRound", "ReceivedAggregate", "Superposition", "clip", "precode"]
 
 Vector = NDArray[np.float64]
 
-_LONGEST_NORM: Final = 2.0**20  # times ϖ: norms beyond count as this much in their mean, which they would swamp
+_LONGEST_NORM: Final = 2.0**20  # times ϖ: longer norms count as this in the mean norm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Air:
-    """What the channel does to the uploads of a plan's devices in one round.
+class AirCompRound:
+    """Precoding, channel and beamforming of one round, for the scheduled devices.
 
     Args:
         scheduled: K, ascending device indices.
-        clip_norm: ϖ.
-        alignment_coefficient: ν, by which the receiver divides.
-        transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device at full norm.
-        coefficient: a_k, complex: what device k's clipped update is multiplied by up to what the combiner makes of it.
-        arrival: the same up to each antenna, (|K|, A).
-        combiner: f, (A,), with which the antennas are combined.
-        transmit_phase: −arg(fᴴh_k), by which each scheduled device turns its carrier.
-        constant_power: [W] that each scheduled device transmits whatever its update is.
-        reference_norm: None, or, where the largest update of a round sets the scale of all (COTAF), the norm that it
-            is compared with: the noise grows, and the power falls, with it.
+        clip_norm: ϖ, the largest 2-norm of an update.
+        alignment_coefficient: ν [√W per unit of update]; the receiver divides by |K|ν.
+        transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device, for an update of norm ϖ.
+        coefficient: a_k/ϖ, complex, (|K|,): the factor from g_k to the output of the beamformer [as ν].
+        arrival: the factor from g_k to each antenna, (|K|, A) [as ν].
+        beamformer: f, (A,), the receive beamformer, of norm 1.
+        transmit_phase: −ψ̂_k = −arg(fᴴĥ_k) [rad], the phase that each scheduled device applies.
+        constant_power: [W] that each scheduled device transmits regardless of its update.
+        reference_norm: for COTAF, which scales all updates by the largest one, the norm that the largest update is
+            compared with; None for other methods.
+        indicator: c, the entry for the clipping indicator; 0 without adaptive clipping.
     """
 
     scheduled: NDArray[np.intp]
@@ -58,78 +63,91 @@ class Air:
     transmit_amplitude: Vector
     coefficient: Complexes
     arrival: Complexes
-    combiner: Complexes
+    beamformer: Complexes
     transmit_phase: Vector
     constant_power: Vector
     reference_norm: float | None = None
+    indicator: float = 0.0
 
     @classmethod
     def from_plan(
-        cls, plan: Plan, index: int = -1, *, channel: Complexes | None = None, phase: Vector | None = None
-    ) -> Air:
-        """Return the air of one round of a plan.
+        cls,
+        plan: Plan,
+        index: int = -1,
+        *,
+        channel: Complexes | None = None,
+        phase: Vector | None = None,
+        clip_norm: float | None = None,
+    ) -> AirCompRound:
+        """Return the AirComp round of a plan.
 
         Args:
-            plan: which devices transmit, and how strongly. Its channels are the devices' CSI (ĥ_k).
-            index: i; the last round by default.
-            channel: the true h_k of all devices, (N, A), or (N,) with one antenna; by default the CSI is exact.
-            phase: the phase that every device corrects; by default arg(fᴴĥ_k).
+            plan: the plan; its channels are the devices' CSI (ĥ_k).
+            index: i, from 0; the last round by default.
+            channel: the true h_k of all devices, (N, A), or (N,) with one antenna; by default the CSI is perfect.
+            phase: ψ̂_k [rad] of all devices, (N,); by default arg(fᴴĥ_k).
+            clip_norm: ϖ_i of adaptive clipping; by default that of the plan.
 
         Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
         """
         entry, fleet = plan.sequence[index], plan.problem.fleet
-        signal, chosen, clip_norm = entry.signal, entry.scheduled, entry.clip_norm
-        amplitude = psi = none = np.zeros(chosen.size)
-        if signal.transmit_amplitude is None:  # no channel shapes what is added up
-            combiner = np.ones(1, np.complex128)
+        signal, scheduled, adaptive = entry.signal, entry.scheduled, plan.problem.learning.adaptive_clipping
+        clip_norm = entry.clip_norm if clip_norm is None else clip_norm
+        indicator = 0.0 if adaptive is None else adaptive.indicator * clip_norm
+        norm = math.hypot(clip_norm, indicator)  # of an upload, at most
+        amplitude = psi = none = np.zeros(scheduled.size)
+        if signal.transmit_amplitude is None:  # a digital method: no channel
+            beamformer = np.ones(1, np.complex128)
             coefficient = (signal.amplitude / clip_norm).astype(np.complex128)
         else:
-            # No device exceeds its peak power; one that a plan asks for more (a printed policy may) arrives weaker.
-            amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[chosen]))  # [Yan23, (14)]
-            combiner = fleet.combiner_in(entry.index)
-            true = None if channel is None else np.reshape(channel, (-1, combiner.size))[chosen]
-            vectors = fleet.channel_in(entry.index, chosen) if true is None else true
-            received = antennas.heard(vectors, combiner)
+            # No device exceeds its peak power: where a plan asks for more (policy "paper" may), it arrives weaker.
+            amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[scheduled]))  # [Yan23, (14)]
+            beamformer = fleet.beamformer_in(entry.index)
+            true = None if channel is None else np.reshape(channel, (-1, beamformer.size))[scheduled]
+            vectors = fleet.channel_in(entry.index, scheduled) if true is None else true
+            effective = antennas.effective(vectors, beamformer)
             if phase is None:
-                psi = np.angle(received if true is None else fleet.heard_in(entry.index, chosen))
+                psi = np.angle(effective if true is None else fleet.effective_channel_in(entry.index, scheduled))
             else:
-                psi = np.asarray(phase)[chosen]
-            turned = np.exp(-1j * psi)
-            coefficient = received * turned * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
+                psi = np.asarray(phase)[scheduled]
+            rotation = np.exp(-1j * psi)
+            coefficient = effective * rotation * amplitude / norm  # [Yan23, (6)] then [Yan23, (7)]
         arrival = coefficient[:, None]
-        if combiner.size > 1:
-            arrival = vectors * turned[:, None] * amplitude[:, None] / clip_norm
+        if beamformer.size > 1:
+            arrival = vectors * rotation[:, None] * amplitude[:, None] / norm
         equal = (signal.amplitude == entry.alignment).all()
+        nu = entry.alignment / norm if equal else signal.divisor / (scheduled.size * clip_norm)
         return cls(
-            scheduled=chosen,
-            clip_norm=clip_norm * signal.guard,
-            alignment_coefficient=entry.alignment_coefficient if equal else signal.divisor / (chosen.size * clip_norm),
+            scheduled=scheduled,
+            clip_norm=clip_norm * signal.clip_factor,
+            alignment_coefficient=nu,
             transmit_amplitude=amplitude,
             coefficient=coefficient,
             arrival=arrival,
-            combiner=combiner,
+            beamformer=beamformer,
             transmit_phase=-psi,
             constant_power=none if signal.constant_power is None else signal.constant_power,
-            reference_norm=clip_norm if signal.by_largest else None,
+            reference_norm=clip_norm if signal.scale_by_largest else None,
+            indicator=indicator,
         )
 
     def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the positions of devices among the scheduled ones; raises ValueError where one is not scheduled."""
+        """Return the positions of devices in `scheduled`; raise ValueError if one is not scheduled."""
         slots = np.searchsorted(self.scheduled, devices)
         if np.any(slots == self.scheduled.size) or np.any(self.scheduled[slots] != devices):
-            raise ValueError("Expected updates of scheduled devices only.")
+            raise ValueError("devices must all be scheduled in this round.")
         return slots
 
     def undo_precoding(self, devices: NDArray[np.intp], signals: ArrayLike) -> Vector:
         """Return the updates that devices have precoded into the given signals, (m, d); the inverse of `precode`."""
         scale = self.clip_norm / self.transmit_amplitude[self.slots(devices)]
-        with np.errstate(over="ignore", invalid="ignore"):  # from a faulty device; `clip` refuses the row
+        with np.errstate(over="ignore", invalid="ignore"):  # from a faulty device; `clip` zeroes the row
             return np.asarray(signals, dtype=np.float64) * scale[:, None]
 
     @property
     def antennas(self) -> int:
-        """A: at how many antennas signals add up."""
-        return self.combiner.size
+        """A, the number of receive antennas."""
+        return self.beamformer.size
 
     @cached_property
     def factors(self) -> Vector:
@@ -138,17 +156,26 @@ class Air:
 
     @cached_property
     def aligned(self) -> bool:
-        """Whether every update is multiplied by ν, but for rounding."""
+        """Whether every update arrives multiplied by ν, up to rounding."""
         nu = self.alignment_coefficient
         return bool((np.abs(self.coefficient.real - nu) <= 1e-14 * nu).all())
 
     @cached_property
     def quanta(self) -> tuple[float, ...]:
-        """Quantum of the signal, of the power and of the norms: sums of whole multiples of them are exact."""
-        count, clip_norm = self.scheduled.size, self.clip_norm
+        """The quanta of the signal [√W], the power [W] and the norms; sums of their multiples are exact."""
+        count, norm = self.scheduled.size, self.upload_norm
         strongest = float(max(np.abs(self.coefficient).max(), np.abs(self.arrival).max(), self.alignment_coefficient))
         power = float(np.sum(np.square(self.transmit_amplitude))) + float(np.sum(self.constant_power))
-        return tuple(map(_quantum, (count * (strongest * clip_norm), power, count * (clip_norm * _LONGEST_NORM))))
+        return tuple(map(_quantum, (count * (strongest * norm), power, count * (self.clip_norm * _LONGEST_NORM))))
+
+    @property
+    def upload_norm(self) -> float:
+        """The largest 2-norm of an upload: ϖ, or that of the update and the clipping indicator."""
+        return math.hypot(self.clip_norm, self.indicator)
+
+    def indicators(self, norms: Vector) -> Vector:
+        """Return the entries ±c for the clipping indicators of updates with the given norms (NaN: not finite)."""
+        return self.indicator * np.where(np.isnan(norms), 0.0, np.where(norms <= self.clip_norm, 1.0, -1.0))
 
     def open_round(self, dimension: int) -> Superposition:
         """Return an empty superposition for one round's uploads of the given dimension."""
@@ -156,55 +183,57 @@ class Air:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Airs:
-    """The air of every round of a plan.
+class AirComp:
+    """Over-the-air computation in every round of a plan.
 
     Args:
-        plan, phase: as in `Air.from_plan`.
-        channel: as there, or of every round, too, (I, N, A) or (I, N).
+        plan, phase: as in `AirCompRound.from_plan`.
+        channel: the same, or with one row per round, (I, N, A) or (I, N).
     """
 
     plan: Plan
     channel: Complexes | None = None
     phase: Vector | None = None
 
-    def at(self, index: int) -> Air:
-        """Return the air of round `index`; that of −1 is that of the last, in which θ is largest."""
-        return self._constant if self.plan.constant else self._of_round(index)
+    def at(self, index: int, clip_norm: float | None = None) -> AirCompRound:
+        """Return round `index`, from 0 (−1 is the last), with ϖ_i of adaptive clipping; by default ϖ of the plan."""
+        same = clip_norm is None or clip_norm == self.plan.clip_norm
+        return self._constant if same and self.plan.constant else self._of_round(index, clip_norm)
 
-    def open_round(self, dimension: int, index: int) -> Superposition:
+    def open_round(self, dimension: int, index: int, clip_norm: float | None = None) -> Superposition:
         """Return an empty superposition for the uploads of round `index`."""
-        return self.at(index).open_round(dimension)
+        return self.at(index, clip_norm).open_round(dimension)
 
     @cached_property
-    def _constant(self) -> Air:
+    def _constant(self) -> AirCompRound:
         return self._of_round(-1)
 
-    def _of_round(self, index: int) -> Air:
+    def _of_round(self, index: int, clip_norm: float | None = None) -> AirCompRound:
         fleet, true = self.plan.problem.fleet, self.channel
         if true is not None:
             true = np.reshape(true, (-1, fleet.num_devices, fleet.antennas))
             true = true[range(self.plan.rounds)[index] if len(true) > 1 else 0]
-        return Air.from_plan(self.plan, index, channel=true, phase=self.phase)
+        return AirCompRound.from_plan(self.plan, index, channel=true, phase=self.phase, clip_norm=clip_norm)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reception:
-    """What the receiver makes of one round, and what it cost.
+class ReceivedAggregate:
+    """The aggregate that the receiver recovers in one round, and the power that was transmitted.
 
     Args:
-        received: y = Re(fᴴY), noise included.
-        estimate: g̃ = y/(|K|ν), the recovered mean update.
-        fading_error, noise_error: 2-norms of the two parts of the error (9).
-        signal_to_noise: ‖y − r‖²/‖r‖², where r is the noise in y.
-        power: [W] really transmitted by all devices, Σ φ_k P_k ‖g_k‖²/ϖ².
-        heard, usable, clipped: how many uploads arrived, were finite, and were longer than ϖ.
-        norm_mean, norm_max: of ‖g_k‖ before clipping over the usable uploads (in the mean, 2²⁰ϖ at most); 0 if none.
-        norms, energy: ‖g_k‖ of each scheduled device, NaN where refused or missing, and the power [W] it transmitted.
-        refused, missing: devices whose update had a NaN or an Inf, and who sent nothing: both count as zero.
-        parts: Y, noise included: real and imaginary parts, (A, 2, d); with one antenna the real part only, (1, 1, d).
+        received: y = Re(fᴴY) [√W], (d,), or (d + 1,) with the clipping indicator; noise included.
+        estimate: g̃ = y/(|K|ν), the recovered mean update, (d,).
+        fading_error, noise_error: 2-norms of the two parts of the error (9) of `estimate`, in units of the update.
+        signal_to_noise: ‖y − r‖²/‖r‖², a power ratio (not dB) of the sum of all devices; r is the noise in y.
+        power: [W] transmitted by all devices, Σ ‖x_k‖² = Σ φ_k P_k ‖g_k‖²/ϖ², and the constant powers.
+        arrived, usable, clipped: number of updates that arrived; of these, finite ones; of these, longer than ϖ.
+        norm_mean, norm_max: of the usable updates before clipping (2²⁰ϖ at most in the mean); 0 if there are none.
+        norms, energy: of each scheduled device, the norm before clipping (NaN if unusable) and its power ‖x_k‖² [W].
+        refused, missing: devices whose update had a NaN or an Inf, and devices that sent nothing; both count as zero.
+        parts: real and imaginary parts of Y, noise included, (A, 2, d); with one antenna the real part, (1, 1, d).
+        unclipped: b̃, the fraction of updates that are not clipped, in noise; None without adaptive clipping.
 
-    Norms, refused, missing and energy are of the devices added in this process; all else is of the whole round.
+    Norms, refused, missing and energy cover the devices added in this process; all other values cover the whole round.
     """
 
     received: Vector
@@ -213,7 +242,7 @@ class Reception:
     noise_error: float
     signal_to_noise: float
     power: float
-    heard: int
+    arrived: int
     usable: int
     clipped: int
     norm_mean: float
@@ -223,6 +252,7 @@ class Reception:
     missing: NDArray[np.intp]
     energy: Vector
     parts: Vector
+    unclipped: float | None = None
 
     @property
     def antennas(self) -> Complexes:
@@ -231,25 +261,26 @@ class Reception:
 
 
 class Superposition:
-    """The signals of one round adding up in the air; `add` in any order, any chunks, then `receive` once.
+    """The superposition of one round's signals; `add` in any order and any chunks, then `receive` once.
 
-    Partial superpositions of one round, say of two processes, merge by adding their `integers` and taking the larger
-    `norm_max`: what they exchange does not grow with the number of devices.
+    To merge partial superpositions of several processes, add their `integers` and take the larger `norm_max`: the
+    traffic does not grow with the number of devices.
     """
 
-    def __init__(self, air: Air, dimension: int) -> None:
-        count = air.scheduled.size
-        self.air, self.dimension = air, dimension
-        self._quantum, self._power_quantum, self._norm_quantum = air.quanta
-        self.signal = np.zeros((*air.factors.shape[1:], dimension), np.int64)  # Y in quanta, (A, c, d)
-        self.plain = None if air.aligned else np.zeros(dimension, np.int64)  # Σ ν g_k in quanta
-        self.tally = np.zeros(5, np.int64)  # heard, usable, clipped; power and Σ‖g_k‖ in quanta of their own
+    def __init__(self, aircomp: AirCompRound, dimension: int) -> None:
+        count = aircomp.scheduled.size
+        self.aircomp, self.dimension = aircomp, dimension
+        self.entries = dimension + (aircomp.indicator > 0)  # of an upload
+        self._quantum, self._power_quantum, self._norm_quantum = aircomp.quanta
+        self.signal = np.zeros((*aircomp.factors.shape[1:], self.entries), np.int64)  # Y in quanta, (A, c, d)
+        self.plain = None if aircomp.aligned else np.zeros(self.entries, np.int64)  # Σ ν g_k in quanta
+        self.tally = np.zeros(5, np.int64)  # arrived, usable, clipped; power and Σ‖g_k‖ in their own quanta
         self.norm_max = 0.0
-        self.norms, self.energy, self.heard = np.full(count, np.nan), np.zeros(count), np.zeros(count, np.bool_)
+        self.norms, self.energy, self.arrived = np.full(count, np.nan), np.zeros(count), np.zeros(count, np.bool_)
 
     @property
     def integers(self) -> NDArray[np.int64]:
-        """All that adds up over processes, as one new vector; assign the sum back."""
+        """All values that add up over processes, as one new vector; assign the sum back."""
         parts = [self.signal.ravel(), self.tally]
         return np.concatenate(parts if self.plain is None else [*parts, self.plain])
 
@@ -260,85 +291,92 @@ class Superposition:
 
     @property
     def noise_size(self) -> int:
-        """How many values the noise of the round has: one for each of the signal."""
+        """The number of noise values of the round, one for each value of the signal."""
         return self.signal.size
 
     def add(self, devices: NDArray[np.intp], updates: ArrayLike) -> None:
-        """Let the given devices transmit their updates, (len(devices), d).
-
-        Raises:
-            ValueError: a device is not scheduled, transmits twice, or the shape is wrong.
+        """Superpose the updates of the given devices, (len(devices), d).
 
         Implements [Yan23, (7)].
         """
-        air, slots = self.air, self.air.slots(devices)
-        if np.any(self.heard[slots]) or np.unique(slots).size != slots.size:
-            raise ValueError("Expected each device to transmit at most once a round.")
-        rows, norms = clip(updates, air.clip_norm)
+        aircomp, slots = self.aircomp, self.aircomp.slots(devices)
+        if np.any(self.arrived[slots]) or np.unique(slots).size != slots.size:
+            raise ValueError("devices must each transmit at most once a round.")
+        rows, norms = clip(updates, aircomp.clip_norm)
         if rows.shape != (len(devices), self.dimension):
-            raise ValueError(f"Expected updates of shape ({len(devices)}, {self.dimension}), got {rows.shape}.")
+            raise ValueError(f"updates must have shape ({len(devices)}, {self.dimension}), got {rows.shape}.")
+        if aircomp.indicator:
+            rows = np.column_stack((rows, aircomp.indicators(norms)))
         sent = np.add.reduce(np.square(rows), axis=1)
-        energy = np.square(air.transmit_amplitude[slots] / air.clip_norm) * sent + air.constant_power[slots]
-        self.heard[slots], self.norms[slots], self.energy[slots] = True, norms, energy
+        scale = aircomp.transmit_amplitude[slots] / aircomp.upload_norm
+        energy = np.square(scale) * sent + aircomp.constant_power[slots]
+        self.arrived[slots], self.norms[slots], self.energy[slots] = True, norms, energy
         usable = norms[np.isfinite(norms)]
         self.norm_max = max(self.norm_max, float(np.max(usable, initial=0.0)))
-        clipped, longest = int(np.count_nonzero(usable > air.clip_norm)), air.clip_norm * _LONGEST_NORM
+        clipped, longest = int(np.count_nonzero(usable > aircomp.clip_norm)), aircomp.clip_norm * _LONGEST_NORM
         power, length = _whole(energy, self._power_quantum), _whole(np.minimum(usable, longest), self._norm_quantum)
         self.tally += (slots.size, usable.size, clipped, power, length)
         if self.plain is not None:
-            self.plain += self._quanta(rows * air.alignment_coefficient)
-        factors = air.factors[slots]
-        product = rows if self.signal.size == self.dimension else np.empty_like(rows)
-        for place in itertools.product(*map(range, factors.shape[1:])):
-            self.signal[place] += self._quanta(np.multiply(rows, factors[:, *place, None], out=product))
+            self.plain += self._quanta(rows * aircomp.alignment_coefficient)
+        factors = aircomp.factors[slots]
+        product = rows if self.signal.size == self.entries else np.empty_like(rows)
+        for part in itertools.product(*map(range, factors.shape[1:])):  # antenna, and real or imaginary
+            self.signal[part] += self._quanta(np.multiply(rows, factors[:, *part, None], out=product))
 
     def digest(self) -> str:
-        """Return the SHA-256 of the sums: equal for equal signals, to the bit, and for no others."""
-        scales = np.array([self._quantum, self.norm_max])  # without them other signals may have the same integers
+        """Return the SHA-256 of the sums: equal exactly for signals with the same bits."""
+        scales = np.array([self._quantum, self.norm_max])  # different signals may have the same integers
         return hashlib.sha256(scales.tobytes() + self.integers.tobytes()).hexdigest()
 
-    def receive(self, noise: Vector) -> Reception:
-        """Return what the receiver recovers once all devices have transmitted.
+    def receive(self, noise: Vector) -> ReceivedAggregate:
+        """Return the aggregate that the receiver recovers after all devices have transmitted.
 
         Args:
-            noise: r of eq. (7), (Acd,), of standard deviation σ per real dimension: the real parts of the first
-                antenna's, its imaginary parts, then those of the next antenna, and so on.
+            noise: r of eq. (7) [√W], (Acd,), of standard deviation σ per real dimension: the first antenna's real
+                parts, its imaginary parts, then the next antenna's; c = 2, or 1 (real parts) with one antenna.
 
         Implements [Yan23, (8)], [Yan23, (9)], [Yan23, (12)].
         """
         if noise.shape != (self.noise_size,):
-            raise ValueError(f"Expected noise of shape ({self.noise_size},), got {noise.shape}.")
-        air, scale = self.air, self.air.scheduled.size * self.air.alignment_coefficient  # |K|ν: planned, not answered
+            raise ValueError(f"noise must have shape ({self.noise_size},), got {noise.shape}.")
+        aircomp = self.aircomp
+        scale = aircomp.scheduled.size * aircomp.alignment_coefficient  # |K|ν of the plan
         signal = self.signal.astype(np.float64) * self._quantum
-        heard, usable, clipped, power, norms = self.tally.tolist()
-        share = 1.0  # of the planned power
-        if air.reference_norm is not None:
-            largest = min(self.norm_max, air.clip_norm)
-            noise = noise * (largest / air.reference_norm)
-            share = (air.clip_norm / largest) ** 2 if largest else 0.0
+        arrived, usable, clipped, power, norms = self.tally.tolist()
+        power_ratio = 1.0  # transmitted over planned
+        if aircomp.reference_norm is not None:
+            largest = min(self.norm_max, aircomp.clip_norm)
+            noise = noise * (largest / aircomp.reference_norm)
+            power_ratio = (aircomp.clip_norm / largest) ** 2 if largest else 0.0
         noise = noise.reshape(signal.shape)
         parts = signal + noise
-        signal, noise = (_combined(air.combiner, each) for each in (signal, noise))
-        received, noise_power = signal + noise, squared_norm(noise)
-        # How far the noise-free signal is from that of devices that all arrive alike: ‖Σ (Re(a_k) − ν) g_k‖
-        fading = 0.0 if self.plain is None else math.sqrt(squared_norm(signal - self.plain * self._quantum))
-        return Reception(
+        signal, noise = (_combined(aircomp.beamformer, each) for each in (signal, noise))
+        received, unclipped, update = signal + noise, None, slice(self.dimension)
+        if aircomp.indicator:  # Σ ±c over scale is c(2b̃ − 1)
+            unclipped = 0.5 + float(received[-1]) / (2.0 * aircomp.indicator * scale)
+        signal, noise_power = signal[update], squared_norm(noise[update])
+        # Distance of the noise-free signal from the aligned one: ‖Σ (Re(a_k)/ϖ − ν) g_k‖
+        fading = 0.0
+        if self.plain is not None:
+            fading = math.sqrt(squared_norm(signal - self.plain[update] * self._quantum))
+        return ReceivedAggregate(
             received=received,
-            estimate=received / scale,
+            estimate=received[update] / scale,
             fading_error=fading / scale,
             noise_error=math.sqrt(noise_power) / scale,
             signal_to_noise=squared_norm(signal) / noise_power if noise_power else math.inf,
-            power=power * self._power_quantum * share,
-            heard=heard,
+            power=power * self._power_quantum * power_ratio,
+            arrived=arrived,
             usable=usable,
             clipped=clipped,
             norm_mean=norms * self._norm_quantum / usable if usable else 0.0,
             norm_max=self.norm_max,
             norms=self.norms,
-            refused=air.scheduled[self.heard & np.isnan(self.norms)],
-            missing=air.scheduled[~self.heard],
-            energy=self.energy * share,
+            refused=aircomp.scheduled[self.arrived & np.isnan(self.norms)],
+            missing=aircomp.scheduled[~self.arrived],
+            energy=self.energy * power_ratio,
             parts=parts,
+            unclipped=unclipped,
         )
 
     def _quanta(self, contributions: Vector) -> NDArray[np.int64]:
@@ -347,22 +385,22 @@ class Superposition:
 
 
 def _quantum(largest: float) -> float:
-    """The power of two of which sums up to `largest` are fewer than 2^62: they cannot overflow an int64."""
+    """Return a power of two such that sums up to `largest` are at most 2⁶² quanta and cannot overflow an int64."""
     return 2.0 ** (math.ceil(math.log2(largest)) - 62) if largest else 1.0  # 0: nothing is transmitted
 
 
 def _whole(values: Vector, quantum: float) -> int:
-    """The sum of non-negative values in quanta, each rounded first."""
+    """Return the sum of non-negative values in quanta, each rounded first."""
     return int(np.sum(np.rint(values / quantum).astype(np.int64)))
 
 
 def _parts(values: Complexes) -> Vector:
-    """The real and the imaginary parts, along a new last axis."""
+    """Return the real and imaginary parts along a new last axis."""
     return np.ascontiguousarray(values).view(np.float64).reshape(*values.shape, 2)
 
 
-def _combined(combiner: Complexes, parts: Vector) -> Vector:
-    """Re(fᴴY), (d,), of the parts of Y, (A, c, d); antenna by antenna, in their order."""
-    weights = _parts(combiner)[:, : parts.shape[1]]
+def _combined(beamformer: Complexes, parts: Vector) -> Vector:
+    """Return Re(fᴴY), (d,), from the parts of Y, (A, c, d), added antenna by antenna."""
+    weights = _parts(beamformer)[:, : parts.shape[1]]
     products = (weight[:, None] * antenna for weight, antenna in zip(weights, parts, strict=True))
     return np.asarray(reduce(np.add, (reduce(np.add, antenna) for antenna in products)))

@@ -1,9 +1,9 @@
-"""How well training can go: Lemma 2, Theorem 1, Corollary 1 and Theorem 2 of [Yan23], term by term.
+"""Convergence bounds: Lemma 2, Theorem 1, Corollary 1 and Theorem 2 of [Yan23], term by term.
 
-The receiver's mean has the weights a_k/D, with the received amplitudes a_k and D = Σ_k a_k. Two numbers say what that
-costs: the shortfall m = Σ_k (1/N − a_k/D)₊ and the noise share σ/D. For the paper's aligned devices they are 1 − |K|/N
-and σ/(|K|θ). The bounds assume that ϖ bounds the gradient of one local step *and* the accumulated upload of a round;
-with one fixed clip both hold only where the clip is large enough for E.
+The receiver's mean has the weights a_k/D, with the received amplitudes a_k and D = Σ_k a_k. The bounds depend on them
+through the shortfall m = Σ_k (1/N − a_k/D)₊ and the noise share σ/D; for aligned devices these are 1 − |K|/N and
+σ/(|K|θ). The bounds assume that ϖ bounds the gradient of one local step *and* the accumulated update of a round. With
+one fixed clipping norm both hold only if it is large enough for E.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """An upper bound and the four parts it is made of."""
+    """An upper bound and its four terms."""
 
-    initial_gap: float  # what is left of the distance at the start
-    participation: float  # term A, the error of leaving devices out
-    local_drift: float  # term B, the error of several local steps between two aggregations
-    noise: float  # term C, the error of the receiver's noise
+    initial_gap: float  # the contracted initial optimality gap
+    participation: float  # term A, the error of partial participation
+    local_drift: float  # term B, the error of several local steps per round
+    noise: float  # term C, the error of the receiver noise
 
     @property
     def terms(self) -> dict[str, float]:
-        """The four parts by name; they sum to `total`."""
+        """The four terms by name; they sum to `total`."""
         return dict(vars(self))
 
     @property
@@ -42,9 +42,9 @@ class Bound:
 
 
 def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
-    """Return E_0..E_{I−1}: whole numbers that differ by at most one, sum to T exactly, the larger ones first.
+    """Return E_0..E_{I−1}: integers that differ by at most one and sum to T, the larger ones first.
 
-    Deviations: the print assumes that I divides T; where it does, this is T/I throughout.
+    Deviations: the paper assumes that I divides T; the result is then T/I in every round.
 
     >>> local_steps(200, 3)
     (67, 67, 66)
@@ -55,12 +55,12 @@ def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
 
 
 def participation_error(shortfall: Floats | float) -> Any:
-    """Return term A of Theorem 1, 4m²; the shortfall m = Σ_k (1/N − a_k/D)₊ is 1 − |K|/N where devices are aligned."""
+    """Return term A of Theorem 1, 4m², from the shortfall m; m = 1 − |K|/N for aligned devices."""
     return 4.0 * np.square(shortfall)
 
 
 def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
-    """Return term C of Theorem 1, dσ²/(2D²), of the noise share σ/D; D = |K|θ where devices are aligned."""
+    """Return term C of Theorem 1, dσ²/(2D²), from the noise share σ/D; D = |K|θ for aligned devices."""
     with np.errstate(over="ignore"):
         return learning.noise_weight(1.0) * np.square(np.float64(noise_share))
 
@@ -68,18 +68,18 @@ def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
 def descent_bound(
     learning: Learning, *, shortfall: float, noise_share: float, steps: int, squared_gradient: float
 ) -> dict[str, float]:
-    """Return the terms of Lemma 2, by name: how much one round changes the expected loss, at most, where τ ≤ 1/ζ.
+    """Return the terms of Lemma 2 by name: an upper bound on the change of the expected loss in one round, τ ≤ 1/ζ.
 
     E[L(m^{i+1})] − E[L(m^i)] ≤ −(τ/2)‖∇L(m^i)‖² + τϖ²(E−1)² + 4τϖ²m² + (ζτ²/2)·ϖ²dσ²/D².
 
     `shortfall` is m, `noise_share` σ/D, `steps` E of this round, and `squared_gradient` E‖∇L(m^i)‖².
 
     Implements [Yan23, Lemma 2].
-    Deviations: weights a_k/D that need not be equal; for aligned devices it is the printed lemma.
+    Deviations: the weights a_k/D may differ; for aligned devices this is the printed lemma.
     """
     tau, zeta, clip = learning.learning_rate, learning.smoothness, learning.clip_norm
     if tau > (1 + 1e-12) / zeta:
-        raise ValueError(f"Expected learning_rate={tau!r} <= 1/smoothness={1 / zeta!r}.")
+        raise ValueError(f"learning_rate must be at most 1/smoothness, {1 / zeta!r}; got {tau!r}.")
     return {  # [Yan23, Lemma 2], with 1/ν² = ϖ²/θ²
         "descent": -0.5 * tau * squared_gradient,
         "participation": tau * clip**2 * float(participation_error(shortfall)),
@@ -95,8 +95,8 @@ def convex_gap(learning: Learning, *, rounds: int, shortfall: Floats | float, no
     Σ_k (1/N − a_ik/D_i)₊, the `noise_share` σ/D_i, each one number or (I,).
 
     Implements [Yan23, Thm 1].
-    Deviations: integer local steps E_i that sum to T, weights a_ik/D_i that need not be equal, and rounds that may
-    differ; where I divides T and one set of devices is aligned throughout, this is the printed bound.
+    Deviations: E_i are integers that sum to T, and the weights a_ik/D_i may differ over devices and rounds. If I
+    divides T and one set of devices is aligned in all rounds, this is the printed bound.
 
     >>> task = Learning(dimension=10, total_steps=20, clip_norm=1.0, learning_rate=0.1,
     ...                 smoothness=10.0, strong_convexity=1.0, initial_gap=2.0)
@@ -129,8 +129,7 @@ def mean_squared_gradient(
     2G/(τI) + mean(ϖ²[8m_i² + 2(E_i−1)² + dσ²/D_i²]), valid for τ ≤ 1/ζ.
 
     Implements [Yan23, Thm 2].
-    Deviations: integer local steps E_i that sum to T; the mean of (E_i−1)² is (E−1)² where I divides T. Weights and
-    rounds as in `convex_gap`.
+    Deviations: as in `convex_gap`.
     """
     steps = np.array(local_steps(learning.total_steps, rounds), dtype=np.float64)
     clip = 2 * learning.clip_norm**2
@@ -143,59 +142,59 @@ def mean_squared_gradient(
 
 
 def round_weights(learning: Learning, rounds: int) -> NDArray[np.float64]:
-    """Return (ϖ²/ζ)η^(I−1−i) for i = 0..I−1: what the errors of round i weigh in the end."""
+    """Return (ϖ²/ζ)η^(I−1−i) for i = 0..I−1: the weight of the error of round i."""
     return learning.clip_norm**2 / learning.smoothness * _contracted(learning, np.arange(rounds - 1, -1, -1))
 
 
 def noise_free_gap(learning: Learning) -> float:
-    """Return (1 − ϱ/ζ)^T G: every device, one local step a round, no noise. Implements [Yan23, Cor 1]."""
+    """Return (1 − ϱ/ζ)^T G: full participation, one local step per round, no noise. Implements [Yan23, Cor 1]."""
     return float(remaining_gap(learning, np.array([learning.total_steps]))[0])
 
 
 def round_scales(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """Return (ϖ²/ϱ)(1 − η^I) for each I: the weight of terms A and C in Theorem 1 where all rounds are alike."""
+    """Return (ϖ²/ϱ)(1 − η^I) for each I: the weight of terms A and C in Theorem 1 if all rounds are equal."""
     return learning.clip_norm**2 / learning.strong_convexity * _shrinkage(learning, rounds)
 
 
 def round_offsets(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """Return η^I G + (ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
+    """Return η^I G + (ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)² for each I: the part of Theorem 1 independent of the schedule."""
     _check_rounds(learning.total_steps, int(np.max(rounds)))
     return remaining_gap(learning, rounds) + _drift(learning, rounds)  # [Yan23, Thm 1]
 
 
 def _drift(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """(ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)²: the sum of two geometric series, one per length of round."""
+    """Return (ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)², as two geometric series: E_i takes two values."""
     short, longer = np.divmod(learning.total_steps, rounds)
-    few = rounds - longer  # the short rounds come last
-    late = _shrinkage(learning, few)
-    early = _contracted(learning, few) * _shrinkage(learning, longer)  # no difference of like numbers
+    shorter = rounds - longer  # the rounds of fewer steps come last
+    late = _shrinkage(learning, shorter)
+    early = _contracted(learning, shorter) * _shrinkage(learning, longer)  # without cancellation
     weight = learning.clip_norm**2 / learning.strong_convexity
-    with np.errstate(over="ignore"):  # beyond float64 such a number of rounds is out of the question
+    with np.errstate(over="ignore"):  # an infinite bound excludes this I
         return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
 
 
 def _exponents(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """n·ln η from ϱ/ζ itself: rounding η first would cost n·1e-16 where it is close to 1."""
+    """Return n·ln η, computed from ϱ/ζ: rounding η near 1 would cost a relative error of n·1e-16."""
     ratio = learning.strong_convexity / learning.smoothness
     return np.asarray(np.where(rounds > 0, -np.inf, 0.0) if ratio == 1.0 else rounds * math.log1p(-ratio))
 
 
 def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """1 − η^n without cancellation where η is close to 1."""
+    """Return 1 − η^n without cancellation for η near 1."""
     return np.asarray(-np.expm1(_exponents(learning, rounds)))
 
 
 def _contracted(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
-    """η^n."""
+    """Return η^n."""
     return np.asarray(np.exp(_exponents(learning, rounds)))
 
 
 def remaining_gap(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return η^I G for each I: what is left of the distance at the start."""
+    """Return η^I G for each I: the contracted initial gap."""
     return np.asarray(learning.initial_gap * _contracted(learning, rounds))
 
 
 def _check_rounds(total_steps: int, rounds: int) -> None:
     _validate.positive_integer(total_steps=total_steps, rounds=rounds)
     if rounds > total_steps:
-        raise ValueError(f"Expected rounds={rounds} <= total_steps={total_steps}: a round has at least one local step.")
+        raise ValueError(f"rounds must be at most total_steps, {total_steps}; got {rounds}.")

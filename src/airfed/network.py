@@ -1,8 +1,7 @@
-"""The family of small networks that airfed knows by heart, as numbers only: shapes, sizes, initial values.
+"""Built-in family of small networks, without torch: shapes, sizes, initial values.
 
 [convolution → 2×2 max-pool → ReLU]* → [dense → ReLU]* → dense → softmax cross-entropy; a max-pool drops an odd last
-row or column. No torch here:
-`airfed.learning.models` turns a `Network` into a torch module with the same parameters in the same order.
+row or column. `airfed.learning.models` turns a `Network` into a torch module with the same parameters in this order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from airfed import _validate
 
 
 class Tensor(NamedTuple):
-    """One parameter tensor of `size` entries from `offset` on in the flat parameter vector."""
+    """A parameter tensor: `size` entries of the flat parameter vector from `offset` on."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,8 +51,7 @@ class Network:
         _validate.positive_integer(**{f"hidden[{index}]": size for index, size in enumerate(self.hidden)})
         for index, shape in enumerate(self.image_shapes):
             if min(shape) < 1:
-                survive = f"survive convolution {index} and its pooling"
-                raise ValueError(f"Expected images that {survive}: {height}×{width} is too small.")
+                raise ValueError(f"Images of {height}×{width} are too small for convolution {index} and its pooling.")
 
     @property
     def image_shapes(self) -> list[tuple[int, int, int]]:
@@ -67,7 +65,7 @@ class Network:
 
     @property
     def dense_sizes(self) -> list[tuple[int, int]]:
-        """(inputs, outputs) of each dense layer, the last one gives the classes."""
+        """(inputs, outputs) of each dense layer; the outputs of the last are the classes."""
         flat = math.prod(self.image_shapes[-1] if self.convolutions else self.input_shape)
         return list(pairwise([flat, *self.hidden, self.classes]))
 
@@ -95,7 +93,7 @@ class Network:
         return describe(self.convolutions, self.hidden, self.l2)
 
     def initial_parameters(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return a fresh flat vector, uniform in ±1/√(fan-in) as in PyTorch; logistic regression starts at zero."""
+        """Return a flat vector, uniform in ±1/√(fan-in) as in PyTorch; logistic regression starts at zero."""
         if not self.convolutions and not self.hidden:
             return np.zeros(self.dimension, np.float32)
         parts = [rng.uniform(-1, 1, t.size) / math.sqrt(t.fan_in) for t in self.tensors]
@@ -103,7 +101,7 @@ class Network:
 
 
 def describe(convolutions: Sequence[Sequence[int]], hidden: Sequence[int], l2: float) -> str:
-    """Return layers in a few words: "network 32c5-512" has a 5×5 convolution of 32 channels, then 512 units."""
+    """Return a short name of the layers: "network 32c5-512" has a 5×5 convolution of 32 channels, then 512 units."""
     layers = [*(f"{outputs}c{kernel}" for outputs, kernel in convolutions), *map(str, hidden)]
     return f"network {'-'.join(layers) or 'linear'}" + (f", l2 = {l2:g}" if l2 else "")
 

@@ -1,4 +1,4 @@
-"""The API of notebooks: run a scenario, compare runs, and train every scheme within the same budgets."""
+"""The notebook API: run a scenario, compare runs, and benchmark all methods within the same budgets."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from airfed.text.tables import as_html, as_text, plain_table
 from airfed.training.run import Run
 
 if TYPE_CHECKING:
-    from airfed.experiments.benchmark_table import League
+    from airfed.experiments.benchmark_table import Benchmark
 
-_EPSILON: Final = {"epsilon_round": "ε each", "epsilon_total": "ε all"}
+_EPSILON: Final = {"epsilon_round": "ε/round", "epsilon_total": "ε total"}
 _HEADINGS: Final = _EPSILON | {"power_planned": "W planned", "power_transmitted": "W sent"}
 
 
 def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = False, progress: bool = True) -> Run:
-    """Plan, train over the air, meter and record; return the run. The command line's `airfed run`.
+    """Plan, train over the air, meter and record; return the run. The same as `airfed run`.
 
     `scenario` may be a file; `out` is a new directory, or with `resume` that of an interrupted or finished run.
 
     Raises:
         MissingExtra: the model or its data need airfed[sim].
-        RunError: the directory is not free, is busy, or belongs to another scenario.
-        ScenarioError, DataError, InfeasibleError: the scenario or its data are wrong, or there is no plan.
+        RunError: the directory is not empty, is in use, or belongs to another scenario.
+        ScenarioError, DataError, InfeasibleError: the scenario or its data are invalid, or no plan is feasible.
 
     >>> import airfed, tempfile, tomllib
     >>> from airfed.scenario import parse, template
-    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({
     ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     done = airfed.run(world, f"{folder}/run", progress=False)
+    ...     done = airfed.run(scenario, f"{folder}/run", progress=False)
     >>> done.finished, len(done.rounds), done.plan.num_scheduled
-    (True, 4, 4)
+    (True, 4, 5)
     """
-    from airfed.training.execution import execute  # here: looking at runs needs no engine
+    from airfed.training.execution import execute  # lazy: reading runs needs no engine
 
     scenario = scenario if isinstance(scenario, Scenario) else load(scenario)
     with explained(), LiveLine(output.make_console(quiet=not progress)) as line:
@@ -58,7 +58,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side; shows itself as a table."""
+    """Runs side by side; displayed as a table."""
 
     runs: tuple[Run, ...]
 
@@ -109,19 +109,19 @@ def _cell(name: str, value: Any) -> str:
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:
-    """Return runs (or their directories) side by side, from their verified records; a damaged one is a ValueError.
+    """Return runs (or their directories) side by side, from verified records; raise ValueError for a damaged one.
 
     >>> compare([])
     Traceback (most recent call last):
-    ValueError: Expected at least one run to compare.
+    ValueError: Give at least one run to compare.
     """
     found = tuple((run if isinstance(run, Run) else Run.open(run)).checked() for run in runs)
     if not found:
-        raise ValueError("Expected at least one run to compare.")
+        raise ValueError("Give at least one run to compare.")
     return Comparison(found)
 
 
-def league(
+def benchmark(
     scenario: Scenario | str | Path,
     out: str | Path,
     *,
@@ -131,29 +131,30 @@ def league(
     per_round: bool = False,
     jobs: int = 1,
     progress: bool = True,
-) -> League:
-    """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them.
+) -> Benchmark:
+    """Train every method that applies to a scenario, with the same seeds within the same budgets, and rank them.
 
-    Runs that are in the folder `out` already are not trained again. The scenario's seed is the first of the seeds.
+    Finished runs in the folder `out` are not repeated. The scenario's seed is the first of the seeds.
 
     Args:
-        policies: schemes to train; by default all.
-        total: ε of the whole training; by default the scenario's, or what full participation spends.
-        per_round: keep a budget per round, though schemes then spend different totals.
+        policies: methods to train; by default all.
+        total: ε in total for every method; by default the scenario's, or the total of full participation.
+        per_round: keep a budget per round; methods then spend different totals.
 
     >>> import airfed, tempfile, tomllib
     >>> from airfed.scenario import parse, template
     >>> small = parse(tomllib.loads(template.SCENARIO)).override({
     ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = airfed.league(small, folder, seeds=2, policies=["optimal", "top_k"], progress=False)
+    ...     table = airfed.benchmark(small, folder, seeds=2, policies=["optimal", "top_k"], progress=False)
     >>> [(row["policy"], row["rounds"], row["seeds"]) for row in table.rows()]
     [('optimal', 4, 2), ('top_k', 4, 2)]
     """
-    from airfed.experiments import benchmark
+    from airfed.experiments.benchmark import one_total
+    from airfed.experiments.benchmark import run as run_benchmark
 
-    world = scenario if isinstance(scenario, Scenario) else load(scenario)
+    given = scenario if isinstance(scenario, Scenario) else load(scenario)
     console = output.make_console(quiet=not progress)
     with explained():
-        world = world if per_round else benchmark.one_total(world, total)
-        return benchmark.run(world, Path(out), seeds=seeds, policies=policies, jobs=jobs, console=console)
+        fair = given if per_round else one_total(given, total)
+        return run_benchmark(fair, Path(out), seeds=seeds, policies=policies, jobs=jobs, console=console, given=given)

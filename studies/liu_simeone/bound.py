@@ -1,8 +1,8 @@
 """Static and adaptive power over the rounds: the theory of D. Liu, O. Simeone, "Privacy for Free" ([LS21]).
 
-All devices send D∇L_k, which arrive with the same amplitude c_t in round t, under noise of standard deviation σ in each
-entry. What is decided is x_t = σ²/c_t², the variance of the noise on their sum. Replacing one *sample* moves the sum by
-at most 2γ, hence μ_t² = 4γ²/x_t. (Plans of airfed protect a whole device.)
+All devices send D∇L_k, received with the same amplitude c_t in round t, in noise of standard deviation σ per entry. The
+variable is x_t = σ²/c_t², the variance of the noise on their sum. Replacing one *sample* changes the sum by at most 2γ,
+hence μ_t² = 4γ²/x_t. (airfed's plans have device-level privacy.)
 
 [LS21] is IEEE J. Sel. Areas Commun. 39(1), 2021, arXiv:2006.05459.
 """
@@ -28,12 +28,12 @@ from airfed.training.setup import ridge_task
 Floats = NDArray[np.float64]
 
 EPSILONS: Final = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 70.0, 100.0)
-SCHEMES: Final = ("adaptive", "static", "no_privacy")
+METHODS: Final = ("adaptive", "static", "no_privacy")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class World:
-    """What the bound of [LS21] knows of a world.
+class Constants:
+    """The constants of a scenario in the bound of [LS21].
 
     Args:
         dimension: d.
@@ -43,7 +43,7 @@ class World:
         initial_gap: G = L(0) − L*.
         minimum: L*.
         sensitivity: γ, the largest norm of one sample's gradient.
-        floor: x_min of each round, (T,): what the peak powers allow.
+        floor: x_min of each round, (T,), by the peak powers.
     """
 
     dimension: int
@@ -71,17 +71,17 @@ class World:
         return float(np.sum(2 * self.sensitivity**2 / noise))
 
 
-def world(scenario: Scenario) -> World:
+def constants(scenario: Scenario) -> Constants:
     """Return the constants of a scenario with ridge regression.
 
     As in [LS21], ‖w‖ is at most ‖w*‖, which bounds the gradient of device k by G_k = 2‖w*‖ζ_k and that of a sample by
-    γ = 2‖w*‖(max ‖x‖² + λ). Both depend on the data: they are for theory, not for a private training.
+    γ = 2‖w*‖(max ‖x‖² + λ). Both depend on the data, so a private training cannot use them.
 
     Raises:
-        ScenarioError: it has another model, or its data or gains cannot be had.
+        ScenarioError: the model is not ridge regression, or data or gains are missing.
     """
     if scenario.learning.model != RIDGE:
-        raise ScenarioError(f"Expected learning.model = 'ridge', got {scenario.learning.model!r}.")
+        raise ScenarioError(f"learning.model must be 'ridge', got {scenario.learning.model!r}.")
     task, problem = ridge_task(scenario), scenario.problem()
     features, labels = task.data
     strong_convexity, smoothness = task.curvature_range
@@ -91,7 +91,7 @@ def world(scenario: Scenario) -> World:
     sent = labels.shape[1] * reach * task.curvatures  # D_k G_k
     gain = np.broadcast_to(problem.fleet.gain, (rounds, task.num_devices))
     needed = (sent / gain) ** 2 / problem.fleet.peak_power
-    return World(
+    return Constants(
         dimension=task.dimension,
         samples=labels.size,
         smoothness=smoothness,
@@ -121,26 +121,26 @@ def exact_budget(epsilon: float, delta: float) -> float:
 BUDGETS: Final = {"paper": paper_budget, "exact": exact_budget}
 
 
-def static(world: World, budget: float) -> Floats:
+def static(constants: Constants, budget: float) -> Floats:
     """Return x_t with the same share of the budget in each round: max{2γ²T/R, x_min,t}."""
-    rounds = world.floor.size
-    return np.asarray(np.maximum(2 * world.sensitivity**2 * rounds / budget, world.floor))
+    rounds = constants.floor.size
+    return np.asarray(np.maximum(2 * constants.sensitivity**2 * rounds / budget, constants.floor))
 
 
-def adaptive(world: World, budget: float) -> Floats:
+def adaptive(constants: Constants, budget: float) -> Floats:
     """Return the x_t of the smallest gap within the budget: max{λρ^{t/2}, x_min,t}.
 
-    The gap falls in λ's inverse, and what is spent is 2γ²(Σ 1/(λρ^{t/2}) + Σ 1/x_min,t), the first sum over the rounds
-    in which λρ^{t/2} is above the floor. These are the rounds of the smallest x_min,t ρ^{−t/2}, so that λ has a closed
-    form once their number is known.
+    The gap grows with λ, and Σ 2γ²/x_t = 2γ²(Σ 1/(λρ^{t/2}) + Σ 1/x_min,t), with the first sum over the rounds in which
+    λρ^{t/2} is above the floor. These are the rounds with the smallest x_min,t ρ^{−t/2}, so that λ has a closed form
+    for a given number of them.
     """
-    floor = world.floor
-    if world.spent(floor) <= budget:
+    floor = constants.floor
+    if constants.spent(floor) <= budget:
         return floor.copy()
     rounds = floor.size
-    shape = world.contraction ** (np.arange(1, rounds + 1) / 2 - rounds / 2)  # ρ^{(t−T)/2}: 1 in the last round
+    shape = constants.contraction ** (np.arange(1, rounds + 1) / 2 - rounds / 2)  # ρ^{(t−T)/2}: 1 in the last round
     order = np.argsort(floor / shape)
-    share = budget / (2 * world.sensitivity**2)
+    share = budget / (2 * constants.sensitivity**2)
     above = np.cumsum(1 / shape[order])
     rest = np.append(np.cumsum(1 / floor[order][::-1])[::-1][1:], 0.0)  # of the rounds at their floor
     number = np.flatnonzero(above / (floor / shape)[order] + rest >= share)[-1]
@@ -148,29 +148,29 @@ def adaptive(world: World, budget: float) -> Floats:
     return np.asarray(np.maximum(scale * shape, floor))
 
 
-def rows(worlds: Mapping[int, World], delta: float, epsilons: Sequence[float] = EPSILONS) -> list[dict[str, Any]]:
-    """Return the gap over L* of each scheme, for each account, ε and draw.
+def rows(draws: Mapping[int, Constants], delta: float, epsilons: Sequence[float] = EPSILONS) -> list[dict[str, Any]]:
+    """Return the gap over L* of each method, for each accountant, ε and draw.
 
     Args:
-        worlds: the draws, by seed.
+        draws: constants by seed.
         delta: δ of the whole training.
         epsilons: ε of the whole training.
     """
     found = []
-    for account, budget_of in BUDGETS.items():
+    for accountant, budget_of in BUDGETS.items():
         for epsilon in epsilons:
             budget = budget_of(epsilon, delta)
-            for seed, drawn in worlds.items():
+            for seed, drawn in draws.items():
                 noise = (adaptive(drawn, budget), static(drawn, budget), drawn.floor)
-                gaps = {name: drawn.gap(x) / drawn.minimum for name, x in zip(SCHEMES, noise, strict=True)}
-                found.append({"account": account, "epsilon": epsilon, "seed": seed, "budget": budget, **gaps})
+                gaps = {name: drawn.gap(x) / drawn.minimum for name, x in zip(METHODS, noise, strict=True)}
+                found.append({"accountant": accountant, "epsilon": epsilon, "seed": seed, "budget": budget, **gaps})
     return found
 
 
-def means(rows: Sequence[Mapping[str, Any]], account: str) -> dict[float, dict[str, float]]:
-    """Return the mean gap over L* of each scheme over the draws, by ε, from the rows of one account."""
-    own = [row for row in rows if row["account"] == account]
+def means(rows: Sequence[Mapping[str, Any]], accountant: str) -> dict[float, dict[str, float]]:
+    """Return the mean gap over L* of each method over the draws, by ε, from the rows of one accountant."""
+    own = [row for row in rows if row["accountant"] == accountant]
     return {
-        epsilon: {name: float(np.mean([row[name] for row in own if row["epsilon"] == epsilon])) for name in SCHEMES}
+        epsilon: {name: float(np.mean([row[name] for row in own if row["epsilon"] == epsilon])) for name in METHODS}
         for epsilon in dict.fromkeys(float(row["epsilon"]) for row in own)
     }

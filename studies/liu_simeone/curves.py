@@ -1,4 +1,4 @@
-"""Power that adapts over the rounds, or does not: figure, note and table from the rows of `liu_simeone`."""
+"""Adaptive and static power over the rounds: figure, note and table from the rows of `liu_simeone`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from airfed.experiments.figures import appearance
+from airfed.experiments.figures import appearances
 from airfed.plotting.figure import Axes, Figure
 from airfed.scenario import Scenario
 from airfed.scenario.learning_section import RidgeSection
@@ -15,26 +15,25 @@ from studies.liu_simeone import bound as liu_simeone
 
 Rows = Sequence[Mapping[str, Any]]
 _NAMES: Final = {"adaptive": "adaptive power", "static": "static power", "no_privacy": "no privacy"}
-_TITLES: Final = {"paper": "privacy as in the paper", "exact": "exact privacy"}
+_TITLES: Final = {"paper": "accountant of the paper", "exact": "exact accountant"}
 
 
 def power_figure(rows: Rows, note: str) -> Figure:
-    """Return the bound on the optimality gap over ε, one panel per account of privacy.
+    """Return the bound on the optimality gap over ε, one panel per accountant.
 
     Args:
         rows: account, epsilon, seed, adaptive, static, no_privacy.
-        note: what is printed beside the figure.
+        note: the settings, which become a text file beside the picture.
     """
 
-    def draw(axes: Axes, account: str) -> None:
-        gaps = liu_simeone.means(rows, account)
-        for place, (name, text) in enumerate(_NAMES.items()):
-            look = {"label": text, **appearance(place, place == 0)}
-            axes.loglog(list(gaps), [each[name] for each in gaps.values()], **look)
+    def draw(axes: Axes, accountant: str) -> None:
+        gaps = liu_simeone.means(rows, accountant)
+        for (name, text), look in zip(_NAMES.items(), appearances(list(_NAMES), 0).values(), strict=True):
+            axes.loglog(list(gaps), [each[name] for each in gaps.values()], label=text, **look)
         axes.set_xlabel("ε of the whole training")
         axes.set_ylabel("bound on (L − L*)/L*")
 
-    panels = {title: partial(draw, account=account) for account, title in _TITLES.items()}
+    panels = {title: partial(draw, accountant=accountant) for accountant, title in _TITLES.items()}
     figure = sheet(panels, height=3.0, note=note)
     left, right = figure.axes
     left.sharey(right)
@@ -42,7 +41,7 @@ def power_figure(rows: Rows, note: str) -> Figure:
 
 
 def note(scenario: Scenario, *, draws: int) -> str:
-    """Return what is printed beside the figure."""
+    """Return the settings of the figure."""
     ridge = scenario.learning.ridge or RidgeSection()
     rounds = scenario.policy.rounds or scenario.learning.total_steps
     return (
@@ -56,10 +55,10 @@ def note(scenario: Scenario, *, draws: int) -> str:
 
 
 def table(rows: Rows) -> list[list[str]]:
-    """Return the means as a table: header, then one row for each account and ε."""
-    cells = [["privacy", "ε", "adaptive", "static", "no privacy", "static/adaptive"]]
-    for account in _TITLES:
-        for epsilon, gaps in liu_simeone.means(rows, account).items():
+    """Return the means as a table: header, then one row for each accountant and ε."""
+    cells = [["accountant", "ε", "adaptive", "static", "no privacy", "static/adaptive"]]
+    for accountant in _TITLES:
+        for epsilon, gaps in liu_simeone.means(rows, accountant).items():
             shown = [f"{gaps[name]:.3g}" for name in _NAMES]
-            cells.append([account, f"{epsilon:g}", *shown, f"{gaps['static'] / gaps['adaptive']:.1f}"])
+            cells.append([accountant, f"{epsilon:g}", *shown, f"{gaps['static'] / gaps['adaptive']:.1f}"])
     return cells

@@ -1,1 +1,1 @@
-"""Regret of plans by accuracy, and how well it was predicted."""
+"""Regret of plans by expected accuracy, and the error of the prediction."""

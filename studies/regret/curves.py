@@ -1,80 +1,85 @@
-"""The two pictures of the regret study, drawn from its rows. Pure functions: rows and a note in, a figure out."""
+"""The two figures of the regret study, drawn from its rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from airfed.experiments.figures import write_note
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, plain
 from studies.regret import regret
 from studies.regret.regret import Rows
 
-_WIDEST = 12.0  # points of regret that are drawn; what is larger is written at the edge
+_WIDEST = 12.0  # points of regret on the axis; larger values are written at the edge
 
 
 def regret_figure(rows: Rows, note: str) -> Figure:
-    """Return, for each world, the accuracy of every place of the grid and of both plans, and what the plans lose.
+    """Return, for each scenario, the accuracy of all grid points and of both plans, and the regret of the plans.
 
     Args:
         rows: see `regret_rows.COLUMNS`.
-        note: what is printed beside the figure.
+        note: the settings, which become a text file beside the picture.
     """
-    found = regret.worlds(rows)
+    found = regret.scenarios(rows)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PAGE_INCHES, 1.5 + 0.42 * len(found)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
-        for place, world in enumerate(found):
-            first = {"label": None} if place else {}
-            means = [np.mean(list(values.values())) for values in world.grid.values()]
+        for index, scenario in enumerate(found):
+            first = {"label": None} if index else {}
+            means = [np.mean(list(values.values())) for values in scenario.grid.values()]
             left.plot(
-                means, np.full(len(means), place), "|", color="#888888", ms=9, mew=0.9, **{"label": "a place", **first}
+                means,
+                np.full(len(means), index),
+                "|",
+                color="#888888",
+                ms=9,
+                mew=0.9,
+                **{"label": "grid point", **first},
             )
             for plan, marker, colour, name in (
-                (world.bound, "D", PALETTE["warn"], "plan by the bound"),
-                (world.measured, "o", PALETTE["lit"], "measured plan"),
+                (scenario.by_bound, "D", PALETTE["warn"], "plan by the bound"),
+                (scenario.by_accuracy, "o", PALETTE["lit"], "plan by accuracy"),
             ):
                 shown = {"label": name, **first}
-                left.plot(np.mean(list(plan.values())), place, marker, color=colour, ms=5.5, mec="white", **shown)
-                lost, up = world.loss(plan), 0.0 if marker == "o" else 0.24
+                left.plot(np.mean(list(plan.values())), index, marker, color=colour, ms=5.5, mec="white", **shown)
+                lost, up = scenario.loss(plan), 0.0 if marker == "o" else 0.24
                 if lost.mean > _WIDEST:
                     text = f"{lost.mean:.0f} →"
-                    right.text(_WIDEST, place + up, text, ha="right", va="center", fontsize=7, color=colour)
+                    right.text(_WIDEST, index + up, text, ha="right", va="center", fontsize=7, color=colour)
                     continue
                 half = lost.half_width if np.isfinite(lost.half_width) else 0.0
                 bar = {"fmt": marker, "color": colour, "ms": 4.5, "mec": "white", "capsize": 2, "lw": 1}
-                right.errorbar(lost.mean, place + up, xerr=half, **bar)
-            other = world.regret_of_others
+                right.errorbar(lost.mean, index + up, xerr=half, **bar)
+            other = scenario.regret_of_others
             right.plot(
                 other.mean,
-                place - 0.24,
+                index - 0.24,
                 "o",
                 mfc="none",
                 color=PALETTE["lit"],
                 ms=4.5,
-                **{"label": "measured plan, to the best on the other seeds", **first},
+                **{"label": "plan by accuracy, to the best on the other seeds", **first},
             )
         right.axvline(0, color="black", lw=0.8)
         right.axvspan(0, regret.MOST_REGRET, color=PALETTE["lit"], alpha=0.12, lw=0)
-        left.set_yticks(range(len(found)), [plain(world.name) for world in found])
+        left.set_yticks(range(len(found)), [plain(scenario.name) for scenario in found])
         left.set_ylim(len(found) - 0.5, -0.5)
         left.set_xlabel("final test accuracy [%]")
-        right.set_xlabel(f"loss to the best place [points]; shaded: at most {regret.MOST_REGRET:g}")
+        right.set_xlabel(f"regret [points]; shaded: at most {regret.MOST_REGRET:g}")
         right.set_xlim(max(-4.0, min(-1.5, right.get_xlim()[0])), _WIDEST)
         for axes in (left, right):
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
         figure.legend(loc="outside upper center", ncols=4)
-        write_note(figure, note)
+        figure.set_label(note)
     return figure
 
 
 def prediction_figure(rows: Rows, note: str) -> Figure:
-    """Return realised against expected accuracy, all places and plans of all worlds in one picture.
+    """Return realised against expected accuracy, all grid points and plans of all scenarios.
 
     Args:
         rows: see `regret_rows.COLUMNS`.
-        note: what is printed beside the figure.
+        note: the settings, which become a text file beside the picture.
     """
     points = regret.expected(rows)
     errors = regret.errors(points)
@@ -82,9 +87,9 @@ def prediction_figure(rows: Rows, note: str) -> Figure:
         figure = Figure(figsize=(PAGE_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
         axes.plot([0, 100], [0, 100], color="black", lw=0.8, zorder=1)
-        for place, (name, (error, _)) in enumerate(errors.items()):
-            own = [point for point in points if point.world == name]
-            colour = PALETTE[f"run-{place % 7}"]
+        for index, (name, (error, _)) in enumerate(errors.items()):
+            own = [point for point in points if point.scenario == name]
+            colour = PALETTE[f"run-{index % 7}"]
             axes.plot(
                 [point.predicted for point in own],
                 [point.realised for point in own],
@@ -101,5 +106,5 @@ def prediction_figure(rows: Rows, note: str) -> Figure:
         axes.set_xlabel("expected accuracy [%]")
         axes.set_ylabel("realised accuracy, mean over seeds [%]")
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), title="mean absolute error [points]")
-        write_note(figure, note)
+        figure.set_label(note)
     return figure

@@ -1,12 +1,12 @@
-"""How good measured plans are: what each loses to the best of an exhaustive grid, and what was expected of it.
+"""Regret of plans by expected accuracy against an exhaustive grid, and the error of the expected accuracy.
 
-A world is an experiment with three variants: "grid" (every I and ϖ of a grid, with the devices and the alignment that
-are best there), "measured" (the plan by the response) and "bound" (the plan by Theorem 1, at the ϖ of [learning]). One
-row is one training; all that is said of them is computed from rows.
+A scenario is an experiment with three variants: "grid" (every I and ϖ of a grid, with the devices and the alignment
+that are best there), "accuracy" (the plan by the surrogate), "bound" (the plan by Theorem 1, at the ϖ of [learning]).
+One row is one training.
 
-The regret is accuracy at the best place of the grid less that of the measured plan, seed by seed. The best of many
-noisy places looks better than it is, so this over-states the regret. Against the place that is best on the other seeds
-it is under-stated, if at all: that place is judged fairly, but may not be the best. The truth lies between the two.
+The regret is the accuracy at the best grid point minus that of the plan by accuracy, paired by seed. The maximum over
+many noisy grid points is biased upwards, so this overstates the regret. The grid point that is best on the other seeds
+has no such bias but may not be the best one, so this understates it. In expectation the truth lies between the two.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airfed.experiments.claims import Verdict, best_by_others, best_place
+from airfed.experiments.claims import Verdict, best_by_others, best_point
 from airfed.experiments.results import Estimate, estimate
-from airfed.text import phrases as words
+from airfed.text import phrases
 from studies.regret.rows import OPTION
 
 Rows = Sequence[Mapping[str, Any]]
 MOST_REGRET: Final = 1.0  # points
 MOST_ERROR: Final = 1.5  # points
-LEARNED: Final = 0.6  # accuracy below which nobody would use a plan
+LEARNED: Final = 0.6  # accuracy below which a plan is not useful
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeVerdict(Verdict):
-    """A comparison whose mean effect is to be at most so large, whatever its interval."""
+    """A comparison that passes if its mean effect is at most `at_most`, whatever the interval."""
 
     at_most: float
 
@@ -41,12 +41,12 @@ class SizeVerdict(Verdict):
 
     @property
     def reason(self) -> str:
-        """Why it failed; empty where it passed."""
+        """Why it failed; empty if it passed."""
         return "" if self.passed else f"above {self.at_most:g}"
 
 
-class Place(NamedTuple):
-    """A place of the grid."""
+class GridPoint(NamedTuple):
+    """A grid point."""
 
     rounds: int
     clip_norm: float
@@ -58,49 +58,49 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """What happened in one world; accuracies in percent, by seed.
+class ScenarioResult:
+    """The results of one scenario; accuracies in percent, by seed.
 
     Args:
-        name: of the experiment, less "regret-".
-        about: the world in a few words.
-        grid: every place of the grid.
-        measured: the plan by the response.
-        bound: the plan by Theorem 1.
+        name: of the experiment, without "regret-".
+        about: the scenario in a few words.
+        grid: all grid points.
+        by_accuracy: the plan by the surrogate.
+        by_bound: the plan by Theorem 1.
     """
 
     name: str
     about: str
-    grid: Mapping[Place, Mapping[int, float]]
-    measured: Mapping[int, float]
-    bound: Mapping[int, float]
+    grid: Mapping[GridPoint, Mapping[int, float]]
+    by_accuracy: Mapping[int, float]
+    by_bound: Mapping[int, float]
 
     @property
-    def best(self) -> Place:
-        """The place of the highest mean accuracy."""
-        return best_place(self.grid, sorted(self.measured))
+    def best(self) -> GridPoint:
+        """The grid point with the highest mean accuracy."""
+        return best_point(self.grid, sorted(self.by_accuracy))
 
     @property
     def regret(self) -> Estimate:
-        """What the measured plan loses to the best place, in points, paired by seed."""
-        return self.loss(self.measured)
+        """The regret of the plan by accuracy to the best grid point, in points, paired by seed."""
+        return self.loss(self.by_accuracy)
 
     @property
     def regret_of_others(self) -> Estimate:
-        """What it loses to the place that is best on the other seeds, in points, paired by seed."""
-        chosen = best_by_others(self.grid)
-        return estimate([self.grid[chosen[seed]][seed] - self.measured[seed] for seed in sorted(self.measured)])
+        """The regret to the grid point that is best on the other seeds, in points, paired by seed."""
+        best, plan = best_by_others(self.grid), self.by_accuracy
+        return estimate([self.grid[best[seed]][seed] - plan[seed] for seed in sorted(plan)])
 
     def loss(self, plan: Mapping[int, float]) -> Estimate:
-        """Return what a plan loses to the best place, in points, paired by seed."""
+        """Return the regret of a plan to the best grid point, in points, paired by seed."""
         return estimate([self.grid[self.best][seed] - plan[seed] for seed in sorted(plan)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """A place or a plan of which an accuracy was expected: means over the seeds, in percent."""
+    """A grid point or a plan with an expected accuracy: means over the seeds, in percent."""
 
-    world: str
+    scenario: str
     iid: bool
     predicted: float
     realised: float
@@ -111,33 +111,33 @@ class Expected:
         return abs(self.predicted - self.realised)
 
 
-def worlds(told: Rows) -> list[World]:
-    """Return the worlds that rows tell of."""
+def scenarios(rows: Rows) -> list[ScenarioResult]:
+    """Return the results of every scenario in the rows."""
     found = []
-    for name in dict.fromkeys(row["world"] for row in told):
-        own = [row for row in told if row["world"] == name]
-        grid: dict[Place, dict[int, float]] = {}
+    for name in dict.fromkeys(row["scenario"] for row in rows):
+        own = [row for row in rows if row["scenario"] == name]
+        grid: dict[GridPoint, dict[int, float]] = {}
         for row in own:
             for option, accuracy in _options(row).items() if row["label"] == "grid" else ():
-                place = Place(row["rounds"], row["clip_norm"], option)
-                grid.setdefault(place, {})[row["seed"]] = 100 * accuracy
+                point = GridPoint(row["rounds"], row["clip_norm"], option)
+                grid.setdefault(point, {})[row["seed"]] = 100 * accuracy
         plans = {
-            label: {row["seed"]: 100 * row["accuracy"] for row in own if row["label"] == label}
-            for label in ("measured", "bound")
+            f"by_{label}": {row["seed"]: 100 * row["accuracy"] for row in own if row["label"] == label}
+            for label in ("accuracy", "bound")
         }
-        found.append(World(name=name, about=own[0]["about"], grid=grid, **plans))
+        found.append(ScenarioResult(name=name, about=own[0]["about"], grid=grid, **plans))
     return found
 
 
-def expected(told: Rows) -> list[Expected]:
-    """Return every place and plan of which an accuracy was expected, in the order of the rows."""
+def expected(rows: Rows) -> list[Expected]:
+    """Return every grid point and plan with an expected accuracy, in the order of the rows."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in told:
-        place = (row["rounds"], row["clip_norm"]) if row["label"] == "grid" else ()
-        groups.setdefault((row["world"], row["label"], *place), []).append(row)
+    for row in rows:
+        point = (row["rounds"], row["clip_norm"]) if row["label"] == "grid" else ()
+        groups.setdefault((row["scenario"], row["label"], *point), []).append(row)
     return [
         Expected(
-            world=own[0]["world"],
+            scenario=own[0]["scenario"],
             iid=own[0]["partition"] == "iid",
             predicted=100 * float(np.mean([row["predicted"] for row in own])),
             realised=100 * float(np.mean([row["accuracy"] for row in own])),
@@ -147,66 +147,66 @@ def expected(told: Rows) -> list[Expected]:
     ]
 
 
-def check_regret(told: Rows) -> list[Verdict]:
-    """Return a verdict on every world: the regret, its mean over the seeds, is at most 1 point."""
+def check_regret(rows: Rows) -> list[Verdict]:
+    """Return a verdict on every scenario: the regret, its mean over the seeds, is at most 1 point."""
     return [
         SizeVerdict(
-            claim=f"The measured plan is within {MOST_REGRET:g} point of the best place of the grid",
+            claim=f"The plan by accuracy is within {MOST_REGRET:g} point of the best grid point",
             figure="regret",
-            comparison=f"{world.name}: best place − measured plan, at most {MOST_REGRET:g}",
-            effect=world.regret,
+            comparison=f"{scenario.name}: best grid point − plan by accuracy, at most {MOST_REGRET:g}",
+            effect=scenario.regret,
             unit="points",
             at_most=MOST_REGRET,
-            remark=f"best {world.best}; to the best on the other seeds {world.regret_of_others}; the bound's "
-            f"plan loses {world.loss(world.bound)}",
+            remark=f"best {scenario.best}; to the best on the other seeds {scenario.regret_of_others}; regret of "
+            f"the plan by the bound {scenario.loss(scenario.by_bound)}",
         )
-        for world in worlds(told)
+        for scenario in scenarios(rows)
     ]
 
 
-def check_prediction(told: Rows) -> list[Verdict]:
-    """Return the verdict on what was expected where data are IID; none where there is no such world."""
-    points = [point for point in expected(told) if point.iid]
+def check_prediction(rows: Rows) -> list[Verdict]:
+    """Return the verdict on the expected accuracy with IID data; none without such a scenario."""
+    points = [point for point in expected(rows) if point.iid]
     if not points:
         return []
     good = [point.error for point in points if point.predicted > 100 * LEARNED]
     remark = f"over all {len(points)} points {np.mean([point.error for point in points]):.2f}"
     if good:
-        remark += f", over the {len(good)} of which more than {LEARNED:.0%} was expected {np.mean(good):.2f}"
+        remark += f", over the {len(good)} with more than {LEARNED:.0%} expected {np.mean(good):.2f}"
     return [
         SizeVerdict(
-            claim=f"Where data are IID, accuracy is what was expected within {MOST_ERROR:g} points on average",
+            claim=f"With IID data, expected and realised accuracy differ by at most {MOST_ERROR:g} points on average",
             figure="prediction",
-            comparison=f"mean absolute error, each world counting once, at most {MOST_ERROR:g}",
+            comparison=f"mean absolute error, averaged over scenarios, at most {MOST_ERROR:g}",
             effect=estimate([error for error, _ in errors(points).values()]),
             unit="points",
             at_most=MOST_ERROR,
-            remark=f"{remark}; interval over the worlds",
+            remark=f"{remark}; interval over scenarios",
         )
     ]
 
 
 def errors(points: Sequence[Expected]) -> dict[str, tuple[float, float]]:
-    """Return the mean absolute error and the mean error (realised − expected) of each world, in points."""
+    """Return the mean absolute error and the mean error (realised − expected) of each scenario, in points."""
     found = {}
-    for name in dict.fromkeys(point.world for point in points):
-        own = [point for point in points if point.world == name]
+    for name in dict.fromkeys(point.scenario for point in points):
+        own = [point for point in points if point.scenario == name]
         bias = np.mean([point.realised - point.predicted for point in own])
         found[name] = float(np.mean([point.error for point in own])), float(bias)
     return found
 
 
-def note(told: Rows) -> str:
-    """Return what is printed beside the pictures: every world, and what the intervals are."""
-    lines = [f"{world.name}: {world.about}; {len(world.measured)} seeds." for world in worlds(told)]
+def note(rows: Rows) -> str:
+    """Return the note under the figures: every scenario, and the kind of the intervals."""
+    lines = [f"{scenario.name}: {scenario.about}; {len(scenario.by_accuracy)} seeds." for scenario in scenarios(rows)]
     return "\n".join(
-        [*lines, "Not IID where a dirichlet partition is named. Intervals: 95% (Student t), paired by seed."]
+        [*lines, "Data are IID unless a Dirichlet partition is named. Intervals: 95% (Student t), paired by seed."]
     )
 
 
-def places(told: Rows, world: str) -> list[list[str]]:
-    """Return the grid of a world as a table: I down, ϖ across; accuracy and what was expected, in percent."""
-    own = [row for row in told if row["world"] == world and row["label"] == "grid"]
+def grid_table(rows: Rows, scenario: str) -> list[list[str]]:
+    """Return the grid of a scenario as a table: I down, ϖ across; realised and expected accuracy in percent."""
+    own = [row for row in rows if row["scenario"] == scenario and row["label"] == "grid"]
     norms = sorted({row["clip_norm"] for row in own})
     table = [["I", *(f"ϖ = {norm:g}" for norm in norms)]]
     for rounds in sorted({row["rounds"] for row in own}):
@@ -224,17 +224,17 @@ def _cell(own: Rows) -> str:
     return text
 
 
-def span(told: Rows, world: str, label: str) -> str:
-    """Return what a plan of a world was, over the seeds: "I = 40 to 43, ϖ = 2"."""
-    own = [row for row in told if row["world"] == world and row["label"] == label]
+def span(rows: Rows, scenario: str, label: str) -> str:
+    """Return the plans of a scenario over the seeds: "I = 40 to 43, ϖ = 2"."""
+    own = [row for row in rows if row["scenario"] == scenario and row["label"] == label]
     norms = sorted({row["clip_norm"] for row in own})
     options = sorted({row["average"] for row in own} - {"none"})
-    text = f"I = {words.span([row['rounds'] for row in own])}, ϖ = {' or '.join(f'{norm:g}' for norm in norms)}"
+    text = f"I = {phrases.span([row['rounds'] for row in own])}, ϖ = {' or '.join(f'{norm:g}' for norm in norms)}"
     return text + (f", {' or '.join(options)} average" if options else "")
 
 
 def _options(row: Mapping[str, Any]) -> dict[str, float]:
-    """The accuracy of one training with each average of the receiver's; its own, where no other was recorded."""
+    """Return the accuracy of one training with each average of models; its own if no other was recorded."""
     found = {
         key.removeprefix(OPTION): value for key, value in row.items() if key.startswith(OPTION) and value is not None
     }

@@ -1,4 +1,4 @@
-"""The trainings of the regret study as rows, from the records and back from a CSV file. One row is one training."""
+"""The trainings of the regret study as rows, from records or from a CSV file. One row is one training."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from airfed.training.directory import RunError
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies, Study
 
-WORLDS: Final = tuple(
+SCENARIOS: Final = tuple(
     f"regret-{name}" for name in ("paper", "fashion", "hundred", "unlike", "little-power", "much-power")
 )
-_TEXTS: Final = ("world", "about", "partition", "label", "average", "binding", "status")
+_TEXTS: Final = ("scenario", "about", "partition", "label", "average", "binding", "status")
 _WHOLE: Final = ("seed", "rounds", "num_scheduled")
 _NUMBERS: Final = ("clip_norm", "noise", "accuracy", "predicted", "predicted_low", "predicted_high", "seconds")
 COLUMNS: Final = (*_TEXTS[:4], "seed", *_WHOLE[1:], *_NUMBERS[:2], *_TEXTS[4:], *_NUMBERS[2:])
-OPTION: Final = "accuracy_"  # and what the receiver averages: what the same training gives with it
+OPTION: Final = "accuracy_"  # prefix of the accuracy with each average of models
 
 
 def rows(found: Studies) -> list[dict[str, Any]]:
-    """Return one row per training of every world, at the seeds at which all of its trainings ended.
+    """Return one row per training of every scenario, at the seeds at which all of its trainings ended.
 
-    A training that diverged is worth a guess, 1/classes.
+    A training that diverged has the accuracy of chance level, 1/classes.
 
     Raises:
-        RunError: a world has no such seed; the sentence is that of a point that is missing.
+        RunError: a scenario has no such seed; the message is that of a missing point.
     """
     return [
         _row(title, record)
-        for title in WORLDS
+        for title in SCENARIOS
         for seeds in (_seeds(found[title]),)
         for record in found[title].records
         if record.point.values["seed"] in seeds
@@ -42,10 +42,10 @@ def rows(found: Studies) -> list[dict[str, Any]]:
 
 
 def typed(texts: Iterable[Mapping[str, str]], source: str = "the table") -> list[dict[str, Any]]:
-    """Return the rows of a CSV file as numbers.
+    """Return the rows of a CSV file with numbers converted.
 
     Raises:
-        RunError: a cell is no number.
+        RunError: a value is no number.
     """
     found: list[dict[str, Any]] = [dict(row) for row in texts]
     try:
@@ -54,39 +54,39 @@ def typed(texts: Iterable[Mapping[str, str]], source: str = "the table") -> list
             numbers = [key for key in row if key in _NUMBERS or key.startswith(OPTION)]
             row.update({key: float(row[key]) if row[key] else None for key in numbers})
     except ValueError as error:
-        raise RunError(f"Expected numbers in {source}; {error}.") from None
+        raise RunError(f"Values of {source} must be numbers: {error}.") from None
     return found
 
 
 def _seeds(study: Study) -> set[int]:
-    """The seeds at which every training of a world ended; one that diverged has."""
+    """Return the seeds for which every training of a scenario finished or diverged."""
     missing = [record for record in study.records if record.status not in ("finished", "diverged")]
     seeds = {int(record.point.values["seed"]) for record in study.records}
-    whole = seeds - {int(record.point.values["seed"]) for record in missing}
-    if not whole:
-        reason = missing[0].message or missing[0].status if missing else "nothing was run"
+    complete = seeds - {int(record.point.values["seed"]) for record in missing}
+    if not complete:
+        reason = missing[0].message or missing[0].status if missing else "no run exists"
         raise RunError(f"No seed of {study.experiment.name} is complete: {reason}")
-    return whole
+    return complete
 
 
 def _row(title: str, record: Record) -> dict[str, Any]:
-    world, plan = record.point.scenario, record.plan
-    assert world is not None  # it has ended
+    scenario, plan = record.point.scenario, record.plan
+    assert scenario is not None  # the point has ended
     finished = record.status == "finished"
-    worth = {} if finished else {"accuracy": _guess(world)}
-    final = {**record.final, **worth}
+    chance = {} if finished else {"accuracy": _chance_level(scenario)}
+    final = {**record.final, **chance}
     options = {name: figures["accuracy"] if finished else final["accuracy"] for name, figures in _averages(record)}
     accuracy, low, high = _prediction(plan)
     return {
-        "world": title.removeprefix("regret-"),
-        "about": about(world),
-        "partition": world.learning.partition,
+        "scenario": title.removeprefix("regret-"),
+        "about": about(scenario),
+        "partition": scenario.learning.partition,
         "label": record.point.label,
-        "seed": world.seed,
+        "seed": scenario.seed,
         "rounds": plan["rounds"],
         "num_scheduled": plan["num_scheduled"],
         "clip_norm": plan["clip_norm"],
-        "noise": world.link.received_std / (plan["num_scheduled"] * plan["alignment"]),
+        "noise": scenario.link.received_std / (plan["num_scheduled"] * plan["alignment"]),
         "average": plan["average"],
         "binding": plan["binding"],
         "status": record.status,
@@ -99,31 +99,31 @@ def _row(title: str, record: Record) -> dict[str, Any]:
     }
 
 
-def about(world: Scenario) -> str:
-    """Return a world in a few words."""
-    learning, budget = world.learning, world.budget
+def about(scenario: Scenario) -> str:
+    """Return a scenario in a few words."""
+    learning, budget = scenario.learning, scenario.budget
     model = {"cnn": "CNN"}.get(learning.model, learning.model_title)
     images = f" ({learning.images} images)" if learning.images else ""
-    dealt = f", {learning.partition} {learning.alpha:g}" if learning.partition == "dirichlet" else ""
+    partition = f", {learning.partition} {learning.alpha:g}" if learning.partition == "dirichlet" else ""
     scope = "in each round" if budget.scope == "round" else "in total"
     return (
-        f"{model}, {learning.dataset}{images}{dealt}, T = {learning.total_steps}, N = {world.num_devices}, "
-        f"ε = {budget.epsilon:g} {scope}, P_tot = {budget.total_power:g} W, σ = {world.link.received_std:g}"
+        f"{model}, {learning.dataset}{images}{partition}, T = {learning.total_steps}, N = {scenario.num_devices}, "
+        f"ε = {budget.epsilon:g} {scope}, P_tot = {budget.total_power:g} W, σ = {scenario.link.received_std:g}"
     )
 
 
 def _averages(record: Record) -> Iterable[tuple[str, Mapping[str, float]]]:
-    """What the averages of the receiver's give, where the run has recorded all of them."""
+    """Return the metrics of each average of models, if the run has recorded all of them."""
     return (record.final.get("averages") or {}).items()
 
 
 def _prediction(plan: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """The expected accuracy and its interval, where a surrogate fits."""
+    """Return the expected accuracy and its interval, if a surrogate fits."""
     found, interval = plan.get("predicted_accuracy"), plan.get("predicted_interval")
     if found is None or interval is None:
         return None, None, None
     return round(found, 5), round(interval[0], 5), round(interval[1], 5)
 
 
-def _guess(world: Scenario) -> float:
-    return 1.0 / data.load(data_source(world)).classes
+def _chance_level(scenario: Scenario) -> float:
+    return 1.0 / data.load(data_source(scenario)).classes

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 from airfed import aircomp
-from airfed.aircomp import Air, Superposition
+from airfed.aircomp import AirCompRound, Superposition
 from airfed.audit import Subject, audit
-from airfed.baselines import ArtificialNoise, Digital, DPFedAvg
+from airfed.audit.audit import SAMPLES
+from airfed.baselines import ArtificialNoise, Digital, DPFedAvg, SecureAggregation
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes, RoundSequence
 from airfed.planning.plan import Plan
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
-from airfed.privacy.ledger import Ledger, LedgerError, Members
+from airfed.privacy.ledger import Ledger, LedgerError, ParticipationMask
 from airfed.problem import Budget
 from airfed.scenario import Scenario
 from airfed.training import charging, execution, formats, noise, recorder, setup
@@ -35,11 +36,12 @@ from airfed.training.run import Run
 from airfed.training.setup import QuadraticLearning
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
-# At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials a side to prove.
-LOUD = {"budget__epsilon": 12.0, "fleet__peak_power": 100.0, "budget__total_power": 1e5}
+DEFAULT_SAMPLES = {"samples": SAMPLES}
+# At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials per sign to prove.
+HIGH_SNR = {"budget__epsilon": 12.0, "fleet__peak_power": 100.0, "budget__total_power": 1e5}
 plan_module = importlib.import_module("airfed.planning.plan")  # the package has a function of that name
 real_clip, real_draw, real_receive = aircomp.clip, SeededNoise.draw, Superposition.receive
-real_decide = Scenario.plan
+real_plan = Scenario.plan
 
 
 # Clipping -----------------------------------------------------------------------------------------------------------
@@ -73,9 +75,9 @@ def clip_after_averaging(patch):
     patch.setattr(aircomp, "clip", lambda updates, clip_norm: real_clip(updates, 100 * clip_norm))
 
     def receive(self, noise):
-        reception = real_receive(self, noise)
-        scale = self.air.scheduled.size * self.air.alignment_coefficient
-        return replace(reception, estimate=real_clip(reception.received / scale, self.air.clip_norm)[0][0])
+        aggregate = real_receive(self, noise)
+        scale = self.aircomp.scheduled.size * self.aircomp.alignment_coefficient
+        return replace(aggregate, estimate=real_clip(aggregate.received / scale, self.aircomp.clip_norm)[0][0])
 
     patch.setattr(Superposition, "receive", receive)
 
@@ -102,7 +104,7 @@ def clip_lets_nan_through(patch):
 
 
 def clip_hides_nan(patch):
-    """Harmless numbers, but nobody learns which device is broken."""
+    """The numbers are harmless, but the broken device is not reported."""
 
     def clip(updates, clip_norm):
         rows, norms = real_clip(updates, clip_norm)
@@ -178,6 +180,52 @@ def noise_reused_across_layers(patch):
     drawing(patch, repeated)
 
 
+def coloured(patch, correlation, axis):
+    """Filter the noise as it is received: z = a·e + b·(e before it), over rounds or entries; its variance is σ²."""
+    b = math.sin(math.asin(2 * correlation) / 2)  # a² + b² = 1 and ab = ρ
+    a, before = math.sqrt(1 - b**2), {}
+
+    def receive(self, noise):
+        if axis == "entries":
+            last = np.concatenate([noise[-1:], noise[:-1]])
+        else:
+            last = before.get(noise.size, noise[::-1])
+            before[noise.size] = noise
+        return real_receive(self, a * noise + b * last)
+
+    patch.setattr(Superposition, "receive", receive)
+
+
+def noise_coloured_over_rounds(patch):
+    coloured(patch, 0.16, "rounds")
+    return {"audit": {"trials": 30_000}}
+
+
+def noise_coloured_over_rounds_with_the_other_sign(patch):
+    coloured(patch, -0.16, "rounds")
+    return {"audit": {"trials": 30_000}}
+
+
+def noise_faintly_coloured_over_rounds(patch):
+    coloured(patch, 0.02, "rounds")
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_faintly_coloured_over_rounds_with_the_other_sign(patch):
+    coloured(patch, -0.02, "rounds")
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_coloured_over_entries(patch):
+    coloured(patch, 0.02, "entries")
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_coloured_over_entries_with_the_other_sign(patch):
+    coloured(patch, -0.02, "entries")
+    return {"audit": DEFAULT_SAMPLES}
+
+
 def noise_missing_in_one_worker(patch):
     def without(values, index, draw):
         parts = np.array_split(values, 16)
@@ -191,10 +239,10 @@ def noise_missing_in_one_round(patch):
     drawing(patch, lambda values, index, draw: 1e-9 * values if index == 3 else values)
 
 
-def noise_of_another_law(patch):
+def noise_of_another_distribution(patch):
     def uniform(values, index, draw):
         rng = np.random.default_rng(abs(hash(values[0])))
-        return rng.uniform(-1, 1, values.size) * math.sqrt(3) * 2.0  # the σ of the world is 2
+        return rng.uniform(-1, 1, values.size) * math.sqrt(3) * 2.0  # the σ of the scenario is 2
 
     drawing(patch, uniform)
 
@@ -203,9 +251,9 @@ def noise_clipped(patch):
     drawing(patch, lambda values, index, draw: np.clip(values, -4.0, 4.0))
 
 
-def noise_shared_out_by_who_answered(patch):
+def noise_divided_by_answering_devices(patch):
     def receive(self, noise):
-        return real_receive(self, noise * np.count_nonzero(self.heard) / self.heard.size)
+        return real_receive(self, noise * np.count_nonzero(self.arrived) / self.arrived.size)
 
     patch.setattr(Superposition, "receive", receive)
 
@@ -248,17 +296,17 @@ def seeded_noise_called_secure(patch):
 # The air ------------------------------------------------------------------------------------------------------------
 
 
-def divisor_from_who_answered(patch):
+def divisor_of_answering_devices(patch):
     def receive(self, noise):
-        reception = real_receive(self, noise)
-        answered = max(1, int(np.count_nonzero(self.heard)))
-        return replace(reception, estimate=reception.estimate * self.heard.size / answered)
+        aggregate = real_receive(self, noise)
+        answered = max(1, int(np.count_nonzero(self.arrived)))
+        return replace(aggregate, estimate=aggregate.estimate * self.arrived.size / answered)
 
     patch.setattr(Superposition, "receive", receive)
 
 
 def devices_at_full_power(patch):
-    real = Air.from_plan.__func__
+    real = AirCompRound.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
         made = real(cls, plan, index, **options)
@@ -271,7 +319,7 @@ def devices_at_full_power(patch):
             arrival=made.arrival * factor[:, None],
         )
 
-    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    patch.setattr(AirCompRound, "from_plan", classmethod(from_plan))
 
 
 def device_transmits_twice(patch):
@@ -295,19 +343,19 @@ def summed_in_float32(patch):
 
 def channel_error_ignored(patch):
     patch.setattr(limits, "amplifications", lambda problem: np.ones(problem.fleet.num_devices))
-    return {"channel__estimation_error": 0.01}
+    return {"channel__csi_error": 0.01}
 
 
-def model_from_the_unnoised_signal(patch):
+def model_from_the_noiseless_signal(patch):
     def receive(self, noise):
-        reception = real_receive(self, noise)
-        scale = self.air.scheduled.size * self.air.alignment_coefficient
-        return replace(reception, estimate=(reception.received - noise) / scale)
+        aggregate = real_receive(self, noise)
+        scale = self.aircomp.scheduled.size * self.aircomp.alignment_coefficient
+        return replace(aggregate, estimate=(aggregate.received - noise) / scale)
 
     patch.setattr(Superposition, "receive", receive)
 
 
-# The account --------------------------------------------------------------------------------------------------------
+# The shared ledger ----------------------------------------------------------------------------------------------------
 
 
 def sensitivity_of_one_clip_norm(patch):
@@ -358,40 +406,40 @@ def reported_epsilon_rounded_down(patch):
 MOVING = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # θ_i² ∝ 2^(i/2)
 
 
-def decided_otherwise(patch, place):
-    """The air of round i takes the θ of round place(i, I), where the books follow the plan."""
-    real = Air.from_plan.__func__
+def planned_otherwise(patch, place):
+    """The air of round i takes the θ of round place(i, I), where the recorder follow the plan."""
+    real = AirCompRound.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
         index, theta = range(plan.rounds)[index], np.array(plan.amplitudes.level)
         theta[index] = plan.amplitudes.level[place(index, plan.rounds)]
         return real(cls, replace(plan, amplitudes=replace(plan.amplitudes, level=theta)), index, **options)
 
-    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    patch.setattr(AirCompRound, "from_plan", classmethod(from_plan))
     return MOVING
 
 
 def largest_theta_in_every_round(patch):
-    return decided_otherwise(patch, lambda index, rounds: rounds - 1)
+    return planned_otherwise(patch, lambda index, rounds: rounds - 1)
 
 
 def theta_falls_instead(patch):
-    return decided_otherwise(patch, lambda index, rounds: rounds - 1 - index)
+    return planned_otherwise(patch, lambda index, rounds: rounds - 1 - index)
 
 
 def theta_of_the_next_round(patch):
-    return decided_otherwise(patch, lambda index, rounds: min(index + 1, rounds - 1))
+    return planned_otherwise(patch, lambda index, rounds: min(index + 1, rounds - 1))
 
 
 def receiver_takes_nu_of_the_last_round(patch):
-    """Harmless to privacy, but the model does not follow from what is said of the round."""
-    real = Air.from_plan.__func__
+    """Harmless to privacy, but the model does not follow from the recorded aggregate."""
+    real = AirCompRound.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
         nu = plan.sequence[-1].alignment_coefficient
         return replace(real(cls, plan, index, **options), alignment_coefficient=nu)
 
-    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    patch.setattr(AirCompRound, "from_plan", classmethod(from_plan))
     return MOVING
 
 
@@ -429,26 +477,30 @@ def signalling(patch, method, change, policy, **changes):
 
 
 def twice_hidden(signal, problem):
-    return replace(signal, hidden_by=2 * signal.hidden_by)
+    return replace(signal, privacy_noise_std=2 * signal.privacy_noise_std)
 
 
 def artificial_noise_hides_twice(patch):
-    return signalling(patch, ArtificialNoise, twice_hidden, "seif", **HELD_BY_POWER)
+    return signalling(patch, ArtificialNoise, twice_hidden, "artificial_noise", **HELD_BY_POWER)
 
 
-def artificial_noise_hides_twice_in_rounds_that_differ(patch):
-    return signalling(patch, ArtificialNoise, twice_hidden, "seif", channel__coherence=1)
+def artificial_noise_hides_twice_in_time_varying_rounds(patch):
+    return signalling(patch, ArtificialNoise, twice_hidden, "artificial_noise", channel__coherence_rounds=1)
 
 
 def trusted_server_hides_twice(patch):
-    return signalling(patch, DPFedAvg, twice_hidden, "central")
+    return signalling(patch, DPFedAvg, twice_hidden, "dp_fedavg")
+
+
+def secure_aggregation_hides_twice(patch):
+    return signalling(patch, SecureAggregation, twice_hidden, "secure_aggregation")
 
 
 def digital_uploads_hidden_by_the_noise_of_all(patch):
     """μ of the sum, where each upload is seen alone."""
 
     def change(signal, problem):
-        return replace(signal, hidden_by=signal.noise_std)
+        return replace(signal, privacy_noise_std=signal.noise_std)
 
     return signalling(patch, Digital, change, "digital")
 
@@ -475,7 +527,7 @@ def receiver_noise_for_artificial_noise(patch):
     def change(signal, problem):
         return replace(signal, noise_std=problem.link.noise_std)
 
-    return signalling(patch, ArtificialNoise, change, "seif", **HELD_BY_POWER, learning__dimension=2)
+    return signalling(patch, ArtificialNoise, change, "artificial_noise", **HELD_BY_POWER, learning__dimension=2)
 
 
 def receiver_noise_for_artificial_noise_in_the_plan(patch):
@@ -485,22 +537,22 @@ def receiver_noise_for_artificial_noise_in_the_plan(patch):
         return replace(real(self, index), noise_std=self._plan.problem.link.noise_std)
 
     patch.setattr(RoundSequence, "signal", signal)
-    return POWERFUL | {"policy__name": "seif"}
+    return POWERFUL | {"policy__name": "artificial_noise"}
 
 
 def receiver_noise_for_artificial_noise_in_the_round_loop(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, *books, **options):
+    def receive(plan, superposition, noise, *recorder, **options):
         class Quiet:
             def draw(self, index, dimension, noise_std, *, transmission=""):
                 return noise.draw(index, dimension, plan.problem.link.noise_std, transmission=transmission)
 
-        return real(plan, superposition, Quiet(), *books, **options)
+        return real(plan, superposition, Quiet(), *recorder, **options)
 
     patch.setattr(training, "receive", receive)
     patch.setattr(training, "_check_noise", lambda noise, noise_std: None)
-    return POWERFUL | {"policy__name": "seif"}
+    return POWERFUL | {"policy__name": "artificial_noise"}
 
 
 def with_power(patch, factor):
@@ -509,9 +561,9 @@ def with_power(patch, factor):
     def change(signal, problem):
         sigma = problem.link.noise_std
         s = math.sqrt(sigma**2 + factor(problem) * (signal.noise_std**2 - sigma**2))
-        return replace(signal, noise_std=s, hidden_by=s)
+        return replace(signal, noise_std=s, privacy_noise_std=s)
 
-    return signalling(patch, ArtificialNoise, change, "seif", **HELD_BY_POWER)
+    return signalling(patch, ArtificialNoise, change, "artificial_noise", **HELD_BY_POWER)
 
 
 def artificial_noise_not_divided_by_the_dimension(patch):
@@ -520,6 +572,42 @@ def artificial_noise_not_divided_by_the_dimension(patch):
 
 def artificial_noise_of_complex_power(patch):
     return with_power(patch, lambda problem: 2.0)
+
+
+# Devices of different amplitudes ------------------------------------------------------------------------------------
+
+UNEQUAL = HIGH_SNR | {"policy__name": "threshold_power", "fleet__peak_power": 0.5, "budget__epsilon": 200.0}
+
+
+def weak_device_at_full_amplitude(patch):
+    """Within the μ of the round, but beyond its own."""
+    real = AirCompRound.from_plan.__func__
+
+    def from_plan(cls, plan, index=-1, **options):
+        made = real(cls, plan, index, **options)
+        factor, received = np.ones(made.scheduled.size), np.abs(made.coefficient)
+        factor[received.argmin()] = 0.999 * received.max() / received.min()
+        changes = {name: getattr(made, name) * factor for name in ("transmit_amplitude", "coefficient")}
+        return replace(made, **changes, arrival=made.arrival * factor[:, None])
+
+    patch.setattr(AirCompRound, "from_plan", classmethod(from_plan))
+    return UNEQUAL
+
+
+def weak_device_at_full_amplitude_in_time_varying_rounds(patch):
+    return weak_device_at_full_amplitude(patch) | {"channel__coherence_rounds": 1}
+
+
+def devices_accounted_by_their_received_power(patch):
+    real = RoundSequence.mu_shares
+    patch.setattr(RoundSequence, "mu_shares", lambda self, index: real(self, index) ** 2)
+    return UNEQUAL
+
+
+def strongest_device_not_accounted_for(patch):
+    """The total of the second most exposed device."""
+    patch.setattr(Plan, "mu_total", property(lambda self: float(np.sort(self.device_mu)[-2])))
+    return UNEQUAL | {"channel__coherence_rounds": 1}
 
 
 # Many rounds --------------------------------------------------------------------------------------------------------
@@ -551,27 +639,103 @@ def noise_repeats_after_120_rounds_with_the_other_sign(patch):
 def round_loop_repeats_noise_after_100_rounds(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, *books, **options):
+    def receive(plan, superposition, noise, *recorder, **options):
         class Repeated:
             def draw(self, index, *arguments, **more):
                 return noise.draw(index % 100, *arguments, **more)
 
-        return real(plan, superposition, Repeated(), *books, **options)
+        return real(plan, superposition, Repeated(), *recorder, **options)
 
     patch.setattr(training, "receive", receive)
     return MANY
 
 
+# Adaptive clipping ----------------------------------------------------------------------------------------------------
+
+ADAPTIVE = {"learning__adaptive_clipping": {"share": 0.2}}
+real_at = aircomp.AirComp.at
+
+
+def indicator_not_charged(patch):
+    """The update keeps the amplitude θ, and the indicator comes on top."""
+
+    def at(self, index, clip_norm=None):
+        made = real_at(self, index, clip_norm)
+        more = math.hypot(1.0, made.indicator / made.clip_norm)
+        return replace(made, coefficient=made.coefficient * more, arrival=made.arrival * more)
+
+    patch.setattr(aircomp.AirComp, "at", at)
+    return ADAPTIVE
+
+
+def indicator_is_the_norm(patch):
+    def indicators(self, norms):
+        return self.indicator * np.minimum(np.nan_to_num(norms), 1e6 * self.clip_norm) / self.clip_norm
+
+    patch.setattr(AirCompRound, "indicators", indicators)
+    return ADAPTIVE
+
+
+def indicator_of_zero_and_two(patch):
+    """The same difference with replace-one adjacency, but a larger contribution and more power."""
+
+    def indicators(self, norms):
+        return 2 * self.indicator * (norms <= self.clip_norm)
+
+    patch.setattr(AirCompRound, "indicators", indicators)
+    return ADAPTIVE
+
+
+def clip_norm_from_indicators_without_noise(patch):
+    def receive(self, noise):
+        return replace(real_receive(self, noise), unclipped=real_receive(self, 0 * noise).unclipped)
+
+    patch.setattr(Superposition, "receive", receive)
+    return ADAPTIVE
+
+
+def indicator_without_noise(patch):
+    def receive(self, noise):
+        parts = noise.reshape(-1, self.entries).copy()
+        parts[:, -1] = 0.0
+        return real_receive(self, parts.ravel())
+
+    patch.setattr(Superposition, "receive", receive)
+    return ADAPTIVE
+
+
+def amplitude_of_the_first_clip_norm(patch):
+    """Updates are clipped to the new ϖ, but scaled by the old one."""
+
+    def at(self, index, clip_norm=None):
+        first, now = real_at(self, index), real_at(self, index, clip_norm)
+        return replace(now, coefficient=first.coefficient, arrival=first.arrival)
+
+    patch.setattr(aircomp.AirComp, "at", at)
+    return ADAPTIVE
+
+
 AUDITED = {
+    indicator_not_charged: {"accounting", "sensitivity", "contribution", "round loop"},
+    indicator_is_the_norm: {"sensitivity", "contribution"},
+    indicator_of_zero_and_two: {"contribution"},
+    clip_norm_from_indicators_without_noise: {"release"},
+    indicator_without_noise: {"noise of the indicator"},
+    amplitude_of_the_first_clip_norm: {"sensitivity", "contribution"},
+    weak_device_at_full_amplitude: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
+    weak_device_at_full_amplitude_in_time_varying_rounds: {"accounting", "sensitivity", "contribution", "round loop"},
+    devices_accounted_by_their_received_power: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
+    strongest_device_not_accounted_for: {"accounting"},
     artificial_noise_hides_twice: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
-    artificial_noise_hides_twice_in_rounds_that_differ: {"accounting", "sensitivity", "contribution", "round loop"},
+    artificial_noise_hides_twice_in_time_varying_rounds: {"accounting", "sensitivity", "contribution", "round loop"},
     trusted_server_hides_twice: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
+    secure_aggregation_hides_twice: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
     digital_uploads_hidden_by_the_noise_of_all: {"accounting", "sensitivity", "contribution", "canaries"},
     digital_uploads_share_the_noise_of_one: {"accounting", "sensitivity", "contribution", "canaries"},
     plan_counts_noise_twice: {"accounting", "sensitivity", "contribution", "canaries"},
     receiver_noise_for_artificial_noise: {"accounting", "sensitivity", "contribution", "round loop"},
     receiver_noise_for_artificial_noise_in_the_plan: {"accounting", "sensitivity", "contribution", "canaries"},
-    receiver_noise_for_artificial_noise_in_the_round_loop: {"noise scale", "noise law", "canaries"},
+    receiver_noise_for_artificial_noise_in_the_round_loop: {"noise scale", "noise distribution", "canaries"},
     artificial_noise_not_divided_by_the_dimension: {"noise power"},
     artificial_noise_of_complex_power: {"noise power"},
     noise_repeats_after_100_rounds: {"noise used once"},
@@ -587,28 +751,34 @@ AUDITED = {
     clip_in_float32: {"contribution"},
     clip_off: {"sensitivity", "contribution", "canaries"},
     noise_missing: {"round loop", "canaries", "noise scale"},
-    noise_halved_by_complex_convention: {"noise scale", "noise law", "canaries"},
+    noise_halved_by_complex_convention: {"noise scale", "noise distribution", "canaries"},
     noise_variance_for_deviation: {"noise scale", "canaries"},
     noise_two_percent_small: {"noise scale"},
     noise_reused_across_rounds: {"noise correlation", "noise used once", "noise key"},
     noise_reused_every_other_round: {"noise correlation", "noise used once"},
     noise_reused_across_layers: {"noise correlation", "noise used once"},
+    noise_coloured_over_rounds: {"noise autocorrelation", "trajectory"},
+    noise_coloured_over_rounds_with_the_other_sign: {"noise autocorrelation", "trajectory"},
+    noise_faintly_coloured_over_rounds: {"noise autocorrelation"},
+    noise_faintly_coloured_over_rounds_with_the_other_sign: {"noise autocorrelation"},
+    noise_coloured_over_entries: {"noise autocorrelation"},
+    noise_coloured_over_entries_with_the_other_sign: {"noise autocorrelation"},
     noise_missing_in_one_worker: {"noise in every part"},
     noise_missing_in_one_round: {"noise in every part"},
-    noise_of_another_law: {"noise law"},
-    noise_clipped: {"noise law"},
-    noise_shared_out_by_who_answered: {"canaries", "trajectory"},
+    noise_of_another_distribution: {"noise distribution"},
+    noise_clipped: {"noise distribution"},
+    noise_divided_by_answering_devices: {"canaries", "trajectory"},
     noise_key_without_data: {"noise key"},
     noise_key_without_scenario: {"noise key"},
     noise_key_without_seed: {"noise key"},
     secure_noise_from_a_seed: {"noise key"},
     seeded_noise_called_secure: {"noise key"},
-    divisor_from_who_answered: {"divisor"},
+    divisor_of_answering_devices: {"divisor"},
     devices_at_full_power: {"sensitivity", "canaries"},
     device_transmits_twice: {"sensitivity", "round loop", "canaries"},
     summed_in_float32: {"order"},
     channel_error_ignored: {"sensitivity", "contribution"},
-    model_from_the_unnoised_signal: {"release"},
+    model_from_the_noiseless_signal: {"release"},
     sensitivity_of_one_clip_norm: {"sensitivity", "accounting", "canaries"},
     round_epsilon_shown_as_total: {"accounting", "trajectory"},
     no_composition: {"accounting", "trajectory"},
@@ -628,9 +798,10 @@ AUDITED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", AUDITED, ids=lambda mutant: mutant.__name__)
-def test_the_audit_catches(mutant, world, monkeypatch):
-    changes = LOUD | (mutant(monkeypatch) or {})
-    found = audit(Subject.of(world(**changes)), **FAST)
+def test_the_audit_catches(mutant, make_scenario, monkeypatch):
+    changes = HIGH_SNR | (mutant(monkeypatch) or {})
+    effort = FAST | changes.pop("audit", {})
+    found = audit(Subject.of(make_scenario(**changes)), **effort)
     assert found.verdict == "fail"
     assert {check.name for check in found.failures} >= AUDITED[mutant], found.failures
 
@@ -638,7 +809,7 @@ def test_the_audit_catches(mutant, world, monkeypatch):
 # Caught by a check of their own ---------------------------------------------------------------------------------------
 
 
-def charged_before_transmission(world, path, patch):
+def charged_before_transmission(make_scenario, path, patch):
     """A round that fails while it is transmitted is in the ledger."""
 
     real = QuadraticEngine.updates
@@ -650,7 +821,7 @@ def charged_before_transmission(world, path, patch):
 
     patch.setattr(QuadraticEngine, "updates", updates)
     with pytest.raises(KeyboardInterrupt):
-        execute(world(), path)
+        execute(make_scenario(), path)
     assert Ledger.load(path / "ledger.jsonl").rounds == 1
 
 
@@ -668,9 +839,9 @@ def charged_too_late(patch):
     patch.setattr(Ledger, "settle", settle)
 
 
-def repeated_round_charged(world, path, patch):
+def repeated_round_charged(make_scenario, path, patch):
     """With fresh noise a repeated round costs again."""
-    scenario = world(link__noise_source="secure", run__checkpoint_every=100, budget__scope="round")
+    scenario = make_scenario(link__noise_source="secure", run__checkpoint_every=100, budget__scope="round")
     received = []
 
     def receive(self, noise):
@@ -691,24 +862,24 @@ def repeated_round_for_free(patch):
     patch.setattr(SecureNoise, "repeatable", True)
 
 
-def changed_data_refused(world, path, patch):
+def changed_data_refused(make_scenario, path, patch):
     """A run on other data is not resumed."""
-    execute(world(), path)
+    execute(make_scenario(), path)
     patch.setattr(QuadraticLearning, "data_digest", property(lambda self: "other"))
     with pytest.raises(RunError, match="data"):
-        execute(world(), path, resume=True)
+        execute(make_scenario(), path, resume=True)
 
 
 def changed_data_accepted(patch):
-    patch.setattr(recorder, "_check_same", lambda directory, setup, remote: None)
+    patch.setattr(recorder, "_check_same", lambda *arguments: None)
 
 
-def edits_detected(world, path, patch):
+def edits_detected(make_scenario, path, patch):
     """An edited ledger is refused."""
-    execute(world(), path)
+    execute(make_scenario(), path)
     file = path / "ledger.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"devices": 6', b'"devices": 1', 1))
-    with pytest.raises(LedgerError, match="line 2 was changed"):
+    with pytest.raises(LedgerError, match="line 2 or a line before it was changed"):
         Run.open(path).checked()
 
 
@@ -716,9 +887,9 @@ def chain_without_content(patch):
     patch.setattr(chain, "_link", lambda previous, body: hashlib.sha256(previous.encode()).hexdigest())
 
 
-def total_is_that_of_the_plan(world, path, patch):
+def total_is_that_of_the_plan(make_scenario, path, patch):
     """The ledger of a finished run holds ε of the whole training."""
-    outcome = execute(world(), path)
+    outcome = execute(make_scenario(), path)
     lines = map(json.loads, (path / "ledger.jsonl").read_text().splitlines())
     *_, last = (line for line in lines if "epsilon_total" in line)
     assert last["epsilon_total"] == outcome.setup.plan.epsilon_total == outcome.records[-1]["epsilon_total"]
@@ -729,7 +900,7 @@ def ledger_totals_one_round(patch):
     patch.setattr(Ledger, "_enter", lambda self, charge, after: self.charges.append(charge))
 
 
-def budget_stops_the_run(world, path, patch):
+def budget_stops_the_run(make_scenario, path, patch):
     """A plan with too many rounds is stopped by the ledger."""
     real = execution.prepare
 
@@ -739,7 +910,7 @@ def budget_stops_the_run(world, path, patch):
         return replace(setup, plan=replace(setup.plan, amplitudes=replace(setup.plan.amplitudes, level=level)))
 
     patch.setattr(execution, "prepare", longer)
-    outcome = execute(world(), path)
+    outcome = execute(make_scenario(), path)
     assert outcome.status == "exhausted"
     assert outcome.records[-1]["epsilon_total"] <= 3.0
 
@@ -748,7 +919,7 @@ def budget_never_checked(patch):
     patch.setattr(Ledger, "check", lambda self, budget, **figures: None)
 
 
-def plan_is_blind_to_data(world, path, patch):
+def plan_is_blind_to_data(make_scenario, path, patch):
     """Two data sets on the same channels: the same plan, to the byte."""
     plans = []
     for shift in (0.0, 100.0):
@@ -760,7 +931,7 @@ def plan_is_blind_to_data(world, path, patch):
 
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(QuadraticEngine, "updates", updates)
-            plans.append(json.dumps(setup.prepare(world()).plan.to_dict()))
+            plans.append(json.dumps(setup.prepare(make_scenario()).plan.to_dict()))
     assert plans[0] == plans[1]
 
 
@@ -775,7 +946,7 @@ def schedule_by_gradient_norm(patch):
         best = devices[np.argsort(-np.linalg.norm(rows, axis=1))[:3]]
 
         def by_norm(self, problem):
-            plan = real_decide(self, problem)
+            plan = real_plan(self, problem)
             table = Amplitudes.aligned(best, num_devices=6, level=plan.alignment, rounds=plan.rounds)
             return replace(plan, amplitudes=table)
 
@@ -796,7 +967,7 @@ def clip_norm_from_the_data(patch):
         median = float(np.median(np.linalg.norm(rows, axis=1)))
 
         def scaled_to_data(self, problem):
-            return real_decide(self, replace(problem, learning=replace(problem.learning, clip_norm=median)))
+            return real_plan(self, replace(problem, learning=replace(problem.learning, clip_norm=median)))
 
         patch.setattr(Scenario, "plan", scaled_to_data)
         return task
@@ -804,7 +975,7 @@ def clip_norm_from_the_data(patch):
     patch.setattr(setup, "build_task", peeking)
 
 
-def noise_is_checked_in_every_round(world, path, patch):
+def noise_is_checked_in_every_round(make_scenario, path, patch):
     """The round loop refuses noise of another size than planned."""
 
     def halved(self, round_index, dimension, noise_std, *, transmission=""):
@@ -812,16 +983,16 @@ def noise_is_checked_in_every_round(world, path, patch):
 
     patch.setattr(SeededNoise, "draw", halved)
     with pytest.raises(training.NoiseFault, match=r"has 0\.[45]"):
-        execute(world(learning__dimension=3000), path)
+        execute(make_scenario(learning__dimension=3000), path)
 
 
 def noise_never_checked(patch):
     patch.setattr(training, "_check_noise", lambda noise, noise_std: None)
 
 
-def private_record_is_private(world, path, patch):
+def private_record_is_private(make_scenario, path, patch):
     """A private record has no figure without noise on it."""
-    outcome = execute(world(run__record="private"), path)
+    outcome = execute(make_scenario(run__record="private"), path)
     assert all(record["update_norm_max"] is None for record in outcome.records)
 
 
@@ -829,14 +1000,14 @@ def norms_in_the_private_record(patch):
     patch.setattr(formats, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
-def each_device_pays_for_its_own_rounds(world, path, patch):
+def each_device_pays_for_its_own_rounds(make_scenario, path, patch):
     """Where rounds may differ in their devices, a device is charged for those in which it transmits, and no other."""
 
-    def members(plan, index):
-        return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
+    def mask(plan, index):
+        return ParticipationMask.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 
-    patch.setattr(charging, "round_members", members)
-    plan = execute(world(policy__name="uniform", policy__size=3), path).setup.plan
+    patch.setattr(charging, "participation_mask", mask)
+    plan = execute(make_scenario(policy__name="uniform", policy__size=3), path).setup.plan
     expected = np.zeros(6)
     expected[plan.scheduled] = plan.mu_total
     np.testing.assert_allclose(Run.open(path).checked().ledger.device_mus(), expected, rtol=1e-14)
@@ -846,14 +1017,14 @@ def charged_to(patch, change):
     """Charge change(devices, round) in the place of those who transmit."""
     real = Ledger.charge
 
-    def charge(self, index, *, devices, members, **figures):
-        other = Members.of(change(members.devices, index), members.num_devices)
-        return real(self, index, devices=other.count, members=other, **figures)
+    def charge(self, index, *, devices, mask, **figures):
+        other = ParticipationMask.of(change(mask.devices, index), mask.num_devices)
+        return real(self, index, devices=other.count, mask=other, **figures)
 
     patch.setattr(Ledger, "charge", charge)
 
 
-def silent_device_charged(patch):
+def inactive_device_charged(patch):
     charged_to(patch, lambda devices, index: np.union1d(devices, [index % 6]))
 
 
@@ -867,24 +1038,24 @@ def charges_of_another_device(patch):
 
 def exposure_of_the_latest_round_only(patch):
     real = Exposure.plus
-    patch.setattr(Exposure, "plus", lambda self, mu, members=None: real(Exposure(), mu, members))
+    patch.setattr(Exposure, "plus", lambda self, mu, mask=None: real(Exposure(), mu, mask))
 
 
-def exposure_shared_out_over_the_members(patch):
+def exposure_divided_among_the_devices(patch):
     real = Exposure.plus
 
-    def plus(self, mu, members=None):
-        return real(self, mu if members is None else mu / math.sqrt(members.count), members)
+    def plus(self, mu, mask=None):
+        return real(self, mu if mask is None else mu / math.sqrt(mask.count), mask)
 
     patch.setattr(Exposure, "plus", plus)
 
 
 CHECKED = {
-    silent_device_charged: each_device_pays_for_its_own_rounds,
+    inactive_device_charged: each_device_pays_for_its_own_rounds,
     device_not_charged_for_a_round: each_device_pays_for_its_own_rounds,
     charges_of_another_device: each_device_pays_for_its_own_rounds,
     exposure_of_the_latest_round_only: each_device_pays_for_its_own_rounds,
-    exposure_shared_out_over_the_members: each_device_pays_for_its_own_rounds,
+    exposure_divided_among_the_devices: each_device_pays_for_its_own_rounds,
     charged_too_late: charged_before_transmission,
     repeated_round_for_free: repeated_round_charged,
     changed_data_accepted: changed_data_refused,
@@ -899,15 +1070,15 @@ CHECKED = {
 
 
 @pytest.mark.parametrize("check", list(dict.fromkeys(CHECKED.values())), ids=lambda check: check.__name__)
-def test_sound_code_passes_the_check(check, world, tmp_path, monkeypatch):
-    check(world, tmp_path / "run", monkeypatch)
+def test_sound_code_passes_the_check(check, make_scenario, tmp_path, monkeypatch):
+    check(make_scenario, tmp_path / "run", monkeypatch)
 
 
 @pytest.mark.parametrize("mutant", CHECKED, ids=lambda mutant: mutant.__name__)
-def test_a_check_catches(mutant, world, tmp_path, monkeypatch):
+def test_a_check_catches(mutant, make_scenario, tmp_path, monkeypatch):
     mutant(monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception, LedgerError)):
-        CHECKED[mutant](world, tmp_path / "run", monkeypatch)
+        CHECKED[mutant](make_scenario, tmp_path / "run", monkeypatch)
 
 
 def test_there_are_enough_mutants():
@@ -920,14 +1091,27 @@ def test_there_are_enough_mutants():
     [
         *({"seed": seed} for seed in range(3)),
         MANY,
+        *(ADAPTIVE | {"budget__adjacency": adjacency} for adjacency in ("replace_one", "add_remove")),
+        ADAPTIVE | {"link__antennas": 3},
+        ADAPTIVE | {"channel__coherence_rounds": 1},
+        UNEQUAL,
+        UNEQUAL | {"channel__coherence_rounds": 1},
         *(
             POWERFUL | {"policy__name": name} | moving
-            for name in ("seif", "central", "digital", "threshold_power", "truncated", "liu_simeone")
-            for moving in ({}, {"channel__coherence": 1})
+            for name in (
+                "artificial_noise",
+                "dp_fedavg",
+                "digital",
+                "secure_aggregation",
+                "threshold_power",
+                "truncated_inversion",
+                "liu_simeone",
+            )
+            for moving in ({}, {"channel__coherence_rounds": 1})
         ),
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
-def test_no_mutant_no_alarm(world, changes):
-    found = audit(Subject.of(world(**LOUD | changes)), **FAST)
+def test_no_mutant_no_alarm(make_scenario, changes):
+    found = audit(Subject.of(make_scenario(**HIGH_SNR | changes)), **FAST)
     assert found.verdict == "pass", found.failures

@@ -1,6 +1,6 @@
-"""The contract of every channel model, and its law (with stated sample sizes).
+"""The contract of every channel model, and its distribution (with stated sample sizes).
 
-A model that is registered is tested here by what it declares; its law alone has to be written down, in `LAWS`.
+A model that is registered is tested here by its declaration; add its distribution to `DISTRIBUTIONS`.
 """
 
 import re
@@ -33,7 +33,7 @@ def rng(seed=0):
 def values_of(kind, folder):
     """Keys and values that make a model, from its declaration."""
     (folder / "gains.csv").write_text("\n".join(map(str, GAINS)))
-    return kind.starts() | dict.fromkeys(kind.file_keys(), str(folder / "gains.csv"))
+    return kind.initial_values() | dict.fromkeys(kind.file_keys(), str(folder / "gains.csv"))
 
 
 @pytest.fixture(params=MODELS)
@@ -55,7 +55,7 @@ def count(model, wanted=50):
     return wanted if model.num_gains is None else model.num_gains
 
 
-def world_with(channel):
+def scenario_with(channel):
     """The template's scenario with another channel."""
     tables = tomllib.loads(template.SCENARIO)
     tables["fleet"] = {"peak_power": 1.0}
@@ -96,7 +96,7 @@ def test_a_model_with_gains_of_its_own_has_no_others(model):
     if model.num_gains is None:
         assert model.draw(1, rng()).shape == (1,)
         return
-    with pytest.raises(ValueError, match=rf"Expected {model.num_gains + 1} gains .* got {model.num_gains}"):
+    with pytest.raises(ValueError, match=rf"must have {model.num_gains + 1} gains .* got {model.num_gains}"):
         model.draw(model.num_gains + 1, rng())
 
 
@@ -108,7 +108,7 @@ def test_the_minimum_raises_the_weak_and_may_be_pinned(kind, values, model):
     small = 0.5 * float(free[free > 0].min())
     pinned = kind(**values, minimum=small, pin_minimum=True).draw(number, rng())
     assert pinned[np.argmin(free)] == small == pinned.min()
-    with pytest.raises(ValueError, match=r"channel\.minimum > 0"):
+    with pytest.raises(ValueError, match=r"channel\.minimum must be positive with channel\.pin_minimum"):
         kind(**values, pin_minimum=True)
 
 
@@ -129,7 +129,7 @@ def test_numbers_of_numpy_are_numbers(kind, values, model):
 
 def test_a_scenario_has_it_back_from_toml_and_plans(kind, values, model):
     content = {"model": model.model, "minimum": 0.05, "pin_minimum": True, **values}
-    first = world_with(content)
+    first = scenario_with(content)
     assert first.channel == kind(**content)
     second = scenario.parse(tomllib.loads(first.to_toml()))
     assert second == first
@@ -140,11 +140,11 @@ def test_a_scenario_has_it_back_from_toml_and_plans(kind, values, model):
     assert plan(first.problem()).to_dict() == plan(second.problem()).to_dict()
 
 
-def test_a_file_is_found_from_the_scenarios_folder_and_known_by_what_is_in_it(kind, values, model, tmp_path):
+def test_a_file_is_relative_to_the_scenario_and_identified_by_its_content(kind, values, model, tmp_path):
     if not kind.file_keys():
-        assert model.received_by(1, tmp_path / "elsewhere") == model
+        assert model.with_antennas(1, tmp_path / "elsewhere") == model
         return
-    first = world_with({"model": model.model, **values})
+    first = scenario_with({"model": model.model, **values})
     short = {**values, **dict.fromkeys(kind.file_keys(), "gains.csv")}
     second = scenario.parse({**first.model_dump(), "channel": {"model": model.model, **short}}, folder=tmp_path)
     np.testing.assert_array_equal(first.problem().fleet.gain, second.problem().fleet.gain)
@@ -168,7 +168,7 @@ def test_it_is_in_reference_and_template_and_on_the_page(kind, values, model):
 NUMBERS = [
     (name, key)
     for name, kind in MODELS.items()
-    for key, value in kind.starts().items()
+    for key, value in kind.initial_values().items()
     if isinstance(value, float | list)
 ]
 
@@ -180,8 +180,8 @@ NUMBERS = [
 def test_a_bad_number_is_refused_in_one_sentence(name, key, bad, tmp_path):
     values = values_of(MODELS[name], tmp_path)
     values[key] = [0.5, bad] if isinstance(values[key], list) else bad
-    for make, shown in ((MODELS[name], key), (lambda **values: world_with(values), f"channel.{key}")):
-        with pytest.raises(ValueError, match=r"^(Expected|Bad) [^\n]*\.$") as caught:
+    for make, shown in ((MODELS[name], key), (lambda **values: scenario_with(values), f"channel.{key}")):
+        with pytest.raises(ValueError, match=r"^[a-z_.]+(\[1\])?( must be |=)[^\n]*\.$") as caught:
             make(model=name, **values)
         assert shown in str(caught.value)
 
@@ -192,23 +192,23 @@ def test_an_extreme_number_is_drawn_or_refused_in_one_sentence(name, key, extrem
     values = values_of(MODELS[name], tmp_path)
     values[key] = [0.5, extreme] if isinstance(values[key], list) else extreme
     try:
-        gains = world_with({"model": name, **values}).problem().fleet.gain
+        gains = scenario_with({"model": name, **values}).problem().fleet.gain
     except ScenarioError as error:
         gains, message = np.zeros(1), str(error)
     else:
-        message = "Expected nothing else."
+        message = "all must be as it is."
     assert np.isfinite(gains).all()
-    assert re.fullmatch(r"Expected [^\n]*\.", message)
+    assert re.fullmatch(r"([a-z_.]+(\[\d\])?|The path loss from [^\n]*)( must be |=)[^\n]*\.", message)
 
 
 def test_an_unknown_key_is_refused_in_one_sentence(kind, values, model):
     with pytest.raises(ValueError, match=r"^Unknown key 'sacle'; [^\n]*$"):
         kind(**values, sacle=1.0)
     with pytest.raises(ScenarioError, match=r"^Unknown key 'channel\.sacle'; [^\n]*$"):
-        world_with({"model": model.model, **values}).override({"channel.sacle": 1.0})
+        scenario_with({"model": model.model, **values}).override({"channel.sacle": 1.0})
 
 
-def test_what_it_cannot_do_without_is_missed_by_name(kind, values):
+def test_a_missing_required_key_is_named(kind, values):
     for key in values:
         if kind.model_fields[key].is_required():
             with pytest.raises(ValueError, match=rf"^Missing key {key}: expected a [^\n]*\.$"):
@@ -238,32 +238,32 @@ def test_a_new_model_is_one_class(tmp_path):
                     return np.where(rng.random(num_devices) < 0.5, 1.0, self.ratio)
 
 
-            from airfed import plan, scenario
+            from airfed import plan
             from airfed.explorer import knobs
             from airfed.explorer.design import Design
-            from airfed.scenario import template
+            from airfed.scenario import ScenarioError, parse, template
 
             assert "two (ratio)" in template.SCENARIO
             assert "# r: strong over weak" in template.commented("[channel]\\nratio = 2.0")
             assert any("channel.ratio" in keys for keys in knobs.GROUPS.values())
             assert knobs.Knob("channel.ratio").control.label == "Ratio"
-            world = Design().change("channel.model", "two").world()
+            scenario = Design().change("channel.model", "two").scenario()
             assert knobs.applies("channel.ratio", Design().change("channel.model", "two"))
             assert not knobs.applies("channel.ratio", Design())
-            assert set(world.problem().fleet.gain) == {0.2, 1.0, 4.0}
-            assert scenario.parse(tomllib.loads(world.to_toml())) == world
-            assert plan(world.problem()).num_scheduled >= 1
+            assert set(scenario.problem().fleet.gain) == {0.2, 1.0, 4.0}
+            assert parse(tomllib.loads(scenario.to_toml())) == scenario
+            assert plan(scenario.problem()).num_scheduled >= 1
             try:
-                world.override({"channel.ratio": 0})
-            except scenario.ScenarioError as error:
+                scenario.override({"channel.ratio": 0})
+            except ScenarioError as error:
                 print(error)
             """)
     )
     done = subprocess.run([sys.executable, tmp_path / "new_model.py"], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("Expected channel.ratio=0 > 0.\n", "")
+    assert (done.stdout, done.stderr) == ("channel.ratio must be positive, got 0.\n", "")
 
 
-# Laws
+# Distributions
 
 
 def in_a_cell(seed):
@@ -288,7 +288,7 @@ def in_a_ring(seed):
 
 RING = {"frequency": 2e9, "radius": 50.0, "inner_radius": 20.0, "shadowing_db": 3.0, "k_factor": 4.0}
 WIDE = {"radius": 50.0, "path_loss_exponent": 3.5, "shadowing_db": 6.0, "reference_distance": 2.0, "scale": 0.7}
-LAWS = {
+DISTRIBUTIONS = {
     "fixed": [({"gains": GAINS}, GAINS)],
     "rayleigh": [({"scale": scale}, stats.rayleigh(scale=scale / np.sqrt(2)).cdf) for scale in (0.3, 1.0, 7.0)],
     "rician": [
@@ -306,16 +306,16 @@ LAWS = {
 """What a model draws: a distribution function, or a sample (the gains themselves where it has gains of its own)."""
 
 
-def test_law(kind, values, model):
-    assert model.model in LAWS, "write down the law of the new model"
-    for changes, law in LAWS[model.model]:
+def test_distribution(kind, values, model):
+    assert model.model in DISTRIBUTIONS, "add the distribution of the new model"
+    for changes, distribution in DISTRIBUTIONS[model.model]:
         changed = kind(**(changes or values))
         gains = changed.draw(count(changed, SAMPLES), rng())
         if changed.num_gains is not None:
-            assert gains.tolist() == law
+            assert gains.tolist() == distribution
         else:
-            test = stats.kstest if callable(law) else stats.ks_2samp
-            assert test(gains, law).pvalue > LEVEL, changes
+            test = stats.kstest if callable(distribution) else stats.ks_2samp
+            assert test(gains, distribution).pvalue > LEVEL, changes
 
 
 # What the devices do not know

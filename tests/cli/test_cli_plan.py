@@ -10,7 +10,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.policies import POLICIES
-from airfed.scenario import template, worlds
+from airfed.scenario import presets, template
 
 PUBLIC = {
     "scheduled",
@@ -76,12 +76,12 @@ def one_sentence(error):
 def test_plan(airfed, write):
     code, out, err = airfed("plan", write())
     assert (code, err) == (0, "")
-    assert "my-scenario · policy optimal" in out
+    assert "my-scenario · policy weighted" in out
     for part in ("devices, ", " rounds of ", "is the limit.", "Limits on θ", "binds", "ν = θ/ϖ"):
         assert part in out
-    for term in ("initial gap", "devices left out", "local drift", "receiver noise", "total"):
+    for term in ("initial gap", "weights other than 1/N", "local drift", "receiver noise", "total"):
         assert term in out
-    for line in ("Lemma 1, one round", "exact, one round", "exact, all"):
+    for line in ("Lemma 1, per round", "exact, per round", "exact, in total", "μ in total = "):
         assert line in out
     assert "of 1000 W" in out
     assert "device-level, replace-one adjacency" in out
@@ -91,12 +91,12 @@ def test_plan(airfed, write):
     ("epsilon", "says"), [("0.5", "proved (ε < 1)"), ("2.0", "unproven (ε ≥ 1)"), ("50.0", "UNSAFE")]
 )
 def test_plan_says_what_lemma_1_is_worth(airfed, write, epsilon, says):
-    world = write(
+    scenario = write(
         ("epsilon = 5.0", f"epsilon = {epsilon}"),
         ('formula = "exact"', 'formula = "classic"'),
         ("noise_std = 1.0 ", "noise_std = 0.001 "),
     )
-    assert says in airfed("plan", world)[1]
+    assert says in airfed("plan", scenario)[1]
 
 
 def test_plan_says_that_the_bound_wants_another_learning_rate(airfed, write):
@@ -118,8 +118,8 @@ def test_plan_json(airfed, write):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_plan_with_another_policy(airfed, write, policy):
-    world = write(('name = "optimal"', 'name = "threshold"\nthreshold = 0.5'))  # kept only where it means something
-    code, out, _ = airfed("plan", world, "--policy", policy, "--json")
+    scenario = write(('name = "weighted"', 'name = "threshold"\nthreshold = 0.5'))  # kept only where it means something
+    code, out, _ = airfed("plan", scenario, "--policy", policy, "--json")
     assert code == 0
     assert json.loads(out)["policy"] == policy
 
@@ -137,29 +137,42 @@ def test_compare(airfed, write):
     assert (code, err) == (0, "")
     for policy in COMPARED:
         assert f"\n{policy} " in out
-    assert out.index("\noptimal") < out.index("\npaper")
+    assert out.index("\nweighted ") < out.index("\npaper ")
 
 
 def test_compare_json(airfed, write):
-    code, out, _ = airfed("compare", write(), "--json")
+    by_bound = write(('name = "weighted" ', 'objective = "bound"\nname = "weighted" '))
+    code, out, _ = airfed("compare", by_bound, "--json")
     record = json.loads(out)
     assert code == 0
     assert out.count("\n") == 1
-    assert list(record["policies"]) == COMPARED
+    assert sorted(record["policies"]) == sorted(COMPARED)
     assert record["infeasible"] == {}
     best = record["policies"]["optimal"]["bound"]["total"]
     for plan in record["policies"].values():
         assert set(plan) >= PUBLIC
         assert plan["excess"] == pytest.approx(plan["bound"]["total"] / best - 1)
-        assert plan["excess"] >= -1e-12 or plan["violations"]
-    # one channel draw for all: everybody's power is θ²/|h|² of the same gains
+        assert plan["excess"] >= -1e-12 or plan["violations"] or plan["policy"] == "weighted"
+    # one channel draw for all policies: the power of each is θ²/|h|² of the same gains
     full = record["policies"]["full"]
     gain = full["alignment"] / np.sqrt(full["power"])
     for plan in record["policies"].values():
+        if plan["policy"] == "weighted":  # not aligned
+            continue
         np.testing.assert_allclose(plan["power"], (plan["alignment"] / gain[plan["scheduled"]]) ** 2, rtol=1e-12)
 
 
-def test_compare_gives_everybody_the_same_total_too(airfed, write):
+def test_compare_warns_of_settings_that_were_chosen_on_the_devices_data(airfed, repository, tmp_path):
+    private = (repository / "examples" / "private.toml").read_text()
+    (tmp_path / "same.toml").write_text(private + 'surrogate = "mnist-5k-cnn-4"\n')  # ends with [policy]
+    _, out, _ = airfed("compare", tmp_path / "same.toml")
+    assert "ε does not cover that choice" in " ".join(out.split())
+    for other in ("private", "paper"):
+        _, out, _ = airfed("compare", repository / "examples" / f"{other}.toml")
+        assert "does not cover" not in out
+
+
+def test_compare_gives_all_policies_the_same_total_too(airfed, write):
     record = json.loads(airfed("compare", write(), "--json")[1])
     equal = record["equal_total"]
     assert equal["epsilon"] == pytest.approx(record["policies"]["full"]["epsilon_total"])
@@ -167,42 +180,42 @@ def test_compare_gives_everybody_the_same_total_too(airfed, write):
     smaller = json.loads(airfed("compare", write(), "--total", "0.5", "--json")[1])["equal_total"]
     assert max(row["epsilon_total"] for row in smaller["policies"].values()) == pytest.approx(0.5)
     _, out, _ = airfed("compare", write(), "--total", "0.5")
-    assert "At most ε = 0.5 in total for each" in out
+    assert "At most ε = 0.5 in total for every policy" in out
     code, _, err = airfed("compare", write(), "--total", "-1")
     assert (code, "> 0" in err) == (2, True)
-    total = write(('scope = "round"', 'scope = "total"'))
+    total = write(('\nscope = "round"', '\nscope = "total"'))
     assert json.loads(airfed("compare", total, "--json")[1])["equal_total"] is None
 
 
 def test_compare_goes_on_where_a_policy_has_no_plan(airfed, tmp_path, write):
-    world = write(
+    scenario = write(
         ('model = "rayleigh" ', 'model = "fixed" '),
         ("scale = 1.0 ", "gains = [0.0, 0.5, 1.0] "),
         ("minimum = 0.2 ", "minimum = 0.0 "),
         ("pin_minimum = true ", "pin_minimum = false "),
         ("num_devices = 100", "num_devices = 3"),
     )
-    code, out, _ = airfed("compare", world)
+    code, out, _ = airfed("compare", scenario)
     assert code == 0
     assert "full: No plan fits: device 0 has gain 0" in out
-    assert set(json.loads(airfed("compare", world, "--json")[1])["infeasible"]) >= {"full", "paper"}
+    assert set(json.loads(airfed("compare", scenario, "--json")[1])["infeasible"]) >= {"full", "paper"}
 
 
 def test_compare_marks_a_printed_plan_that_breaks_a_limit(airfed, write):
     powers = np.geomspace(0.01, 1.0, 100)[np.random.default_rng(0).permutation(100)].tolist()
-    world = write(
+    scenario = write(
         ("peak_power = 1.0 ", f"peak_power = {powers} "),
         ("total_power = 1000.0", "total_power = 100000.0"),
         ("noise_std = 1.0 ", "noise_std = 0.1 "),
     )
-    record = json.loads(airfed("compare", world, "--json")[1])["policies"]["paper"]
+    record = json.loads(airfed("compare", scenario, "--json")[1])["policies"]["paper"]
     assert record["violations"]
-    _, out, _ = airfed("compare", world)
+    _, out, _ = airfed("compare", scenario)
     assert "paper*" in out
-    assert "* paper: This plan breaks the peak_power limit" in out
-    _, out, _ = airfed("plan", world, "--policy", "paper")
-    assert "! This plan breaks the peak_power limit" in out
-    assert "broken" in out
+    assert "* paper: This plan violates the peak_power limit" in out
+    _, out, _ = airfed("plan", scenario, "--policy", "paper")
+    assert "! This plan violates the peak_power limit" in out
+    assert "exceeded" in out
 
 
 # 80 columns
@@ -238,11 +251,11 @@ def test_output_fits_80_columns(airfed, write, repository):
 
 
 @pytest.mark.parametrize("command", ["plan", "compare"])
-def test_plot_writes_real_pictures(airfed, write, tmp_path, command):
+def test_plot_writes_valid_image_files(airfed, write, tmp_path, command):
     for suffix, magic in ((".png", b"\x89PNG\r\n\x1a\n"), (".pdf", b"%PDF-"), (".svg", b"<?xml")):
         picture = tmp_path / f"{command}{suffix}"
-        world = write(("num_devices = 100", "num_devices = 10"), ("total_steps = 200", "total_steps = 8"))
-        assert airfed(command, world, "--plot", picture)[0] == 0
+        scenario = write(("num_devices = 100", "num_devices = 10"), ("total_steps = 200", "total_steps = 8"))
+        assert airfed(command, scenario, "--plot", picture)[0] == 0
         content = picture.read_bytes()
         assert content.startswith(magic)
         assert len(content) > 5_000
@@ -273,23 +286,23 @@ def test_plot_of_small_problems(airfed, write, tmp_path, policy, changes):
 
 def test_mistakes_in_the_file(airfed, write, tmp_path):
     bad = {
-        ("peak_power = 1.0 ", "peak_power = -1.0 "): "fleet.peak_power=-1.0 > 0",
+        ("peak_power = 1.0 ", "peak_power = -1.0 "): "fleet.peak_power must be positive, got -1.0",
         ("peak_power = 1.0 ", 'peak_power = "30" '): "missing unit",
-        ("num_devices = 100", "num_devices = 0"): "fleet.num_devices=0 >= 1",
+        ("num_devices = 100", "num_devices = 0"): "fleet.num_devices must be at least 1, got 0",
         ("num_devices = 100", "num_devicez = 100"): "did you mean 'num_devices'",
-        ("noise_std = 1.0 ", "noise_std = nan "): "link.noise_std=NaN > 0",
+        ("noise_std = 1.0 ", "noise_std = nan "): "link.noise_std must be positive and finite, got NaN",
         ("[link]", "[lnik]"): "Unknown key 'lnik'; did you mean 'link'?",
-        ('name = "optimal"', 'name = "best"'): "policy.name",
+        ('name = "weighted"', 'name = "best"'): "policy.name",
         ("epsilon = 5.0 ", "epsilon = "): "not valid TOML",
-        ("# rounds = 40", "rounds = 400\n#"): "rounds=400 <= total_steps=200",
-        ("# rounds = 40", "size = 4\n#"): "no size with policy='optimal'",
-        ("num_devices = 100", "num_devices = 1000000000000000"): "fits into memory",
-        ("total_steps = 200", "total_steps = 1000000000000000"): "total_steps=1000000000000000 <= 1000000",
+        ("# rounds = 40", "rounds = 400\n#"): "rounds must be at most total_steps, 200; got 400",
+        ("# rounds = 40", "size = 4\n#"): "policy='weighted' has no setting size",
+        ("num_devices = 100", "num_devices = 1000000000000000"): "does not fit into memory",
+        ("total_steps = 200", "total_steps = 1000000000000000"): "total_steps must be at most 1000000",
     }
     for change, named in bad.items():
         for command in ("plan", "compare"):
             code, out, err = airfed(command, write(change))
-            if "no size" in named and command == "compare":
+            if "no setting size" in named and command == "compare":
                 assert code == 0  # there the size belongs to the policies that have one
                 continue
             assert (code, out) == (2, "")
@@ -299,14 +312,14 @@ def test_mistakes_in_the_file(airfed, write, tmp_path):
 @pytest.mark.parametrize(
     ("gains", "named"),
     [
-        ("[0.5, nan]", "channel.gains[1]=NaN >= 0"),
+        ("[0.5, nan]", "channel.gains[1] must be non-negative and finite, got NaN"),
         ("[]", "at least 1 entry"),
-        ("[0.5, -1]", "channel.gains[1]=-1 >= 0"),
+        ("[0.5, -1]", "channel.gains[1] must be non-negative, got -1"),
     ],
 )
 def test_bad_gains(airfed, write, gains, named):
-    world = write(('model = "rayleigh" ', 'model = "fixed" '), ("scale = 1.0 ", f"gains = {gains} "))
-    code, out, err = airfed("plan", world)
+    scenario = write(('model = "rayleigh" ', 'model = "fixed" '), ("scale = 1.0 ", f"gains = {gains} "))
+    code, out, err = airfed("plan", scenario)
     assert (code, out) == (2, "")
     assert named in one_sentence(err)
 
@@ -316,16 +329,16 @@ def test_bad_gains(airfed, write, gains, named):
     [
         (["plan", "none.toml"], "there is no such file"),
         (["compare", "none.toml"], "there is no such file"),
-        (["plan", "."], "got a folder"),
+        (["plan", "."], "it is a folder"),
         (["plan"], "FILE"),
         (["plan", "SCENARIO", "extra"], "extra"),
-        (["plan", "SCENARIO", "--policy", "best"], "policy.name to be one of"),
+        (["plan", "SCENARIO", "--policy", "best"], "policy.name must be one of"),
         (["plan", "SCENARIO", "--policy"], "--policy"),
         (["plan", "SCENARIO", "--policy", "threshold"], "threshold"),
-        (["plan", "SCENARIO", "--rounds", "201"], "rounds=201 <= total_steps=200"),
-        (["plan", "SCENARIO", "--rounds", "0"], "policy.rounds=0 >= 1"),
+        (["plan", "SCENARIO", "--rounds", "201"], "rounds must be at most total_steps, 200; got 201"),
+        (["plan", "SCENARIO", "--rounds", "0"], "policy.rounds must be at least 1, got 0"),
         (["plan", "SCENARIO", "--rounds", "x"], "--rounds"),
-        (["plan", "SCENARIO", "--seed", "-1"], "seed=-1 >= 0"),
+        (["plan", "SCENARIO", "--seed", "-1"], "seed must be non-negative, got -1"),
         (["plan", "SCENARIO", "--frob"], "--frob"),
         (["plan", "SCENARIO", "--plot", "/nowhere/p.png"], "Cannot write /nowhere/p.png"),
         (["plan", "SCENARIO", "--plot", "p.txt"], ".png, .pdf or .svg, got p.txt"),
@@ -346,14 +359,14 @@ def test_mistakes_on_the_command_line(airfed, write, arguments, named):
 
 @pytest.mark.parametrize("command", ["plan", "compare"])
 def test_no_feasible_plan(airfed, write, command):
-    world = write(
+    scenario = write(
         ('model = "rayleigh" ', 'model = "fixed" '),
         ("scale = 1.0 ", "gains = [0.0, 0.0] "),
         ("minimum = 0.2 ", "minimum = 0.0 "),
         ("pin_minimum = true ", "pin_minimum = false "),
         ("num_devices = 100", "num_devices = 2"),
     )
-    code, out, err = airfed(command, world)
+    code, out, err = airfed(command, scenario)
     assert (code, out) == (3, "")
     assert "No plan fits" in one_sentence(err)
     code, out, err = airfed(command, write(("total_power = 1000.0", "total_power = 1e-320")))
@@ -380,7 +393,7 @@ def test_new(airfed, tmp_path):
     path.write_text("precious")
     code, out, err = airfed("new", path)
     assert (code, out) == (2, "")
-    assert "left as it is" in one_sentence(err)
+    assert "exists and is not overwritten" in one_sentence(err)
     assert path.read_text() == "precious"
     code, out, _ = airfed("new", tmp_path / "other.toml", "--json")
     assert json.loads(out) == {"written": str(tmp_path / "other.toml")}
@@ -388,18 +401,18 @@ def test_new(airfed, tmp_path):
 
 def test_new_like_a_known_paper(airfed, tmp_path):
     path = tmp_path / "known.toml"
-    code, out, err = airfed("new", path, "--like", "ncairfl")
+    code, out, err = airfed("new", path, "--preset", "ncairfl")
     assert (code, err) == (0, "")
-    assert path.read_text(encoding="utf-8") == worlds.world("ncairfl")
+    assert path.read_text(encoding="utf-8") == presets.preset("ncairfl")
     code, out, err = airfed("plan", path)
     assert (code, err) == (0, "")
     assert "ncairfl · policy optimal" in out
-    code, out, err = airfed("new", tmp_path / "none.toml", "--like", "nobody")
+    code, out, err = airfed("new", tmp_path / "none.toml", "--preset", "nobody")
     assert code == 2
-    assert err == f"airfed: Expected a known world, one of {', '.join(worlds.NAMES)}; got 'nobody'.\n"
+    assert err == f"airfed: The preset must be one of {', '.join(presets.NAMES)}; got 'nobody'.\n"
     assert not (tmp_path / "none.toml").exists()
     code, out, err = airfed("new", "--help")
-    assert all(name in out for name in worlds.NAMES)
+    assert all(name in out for name in presets.NAMES)
 
 
 # The program itself
@@ -435,13 +448,13 @@ sys.meta_path.insert(0, Block())
 
 
 def test_planning_needs_no_torch_and_no_plotting(write):
-    world = write(("num_devices = 100", "num_devices = 5"))
+    scenario = write(("num_devices = 100", "num_devices = 5"))
     program = BLOCK + (
         "from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Plan, Problem, plan\n"
         "from airfed.cli import main\n"
-        f"assert main(['plan', {str(world)!r}, '--json']) == 0\n"
-        f"assert main(['compare', {str(world)!r}]) == 0\n"
-        f"assert main(['plan', {str(world)!r}, '--plot', 'p.png']) == 2\n"
+        f"assert main(['plan', {str(scenario)!r}, '--json']) == 0\n"
+        f"assert main(['compare', {str(scenario)!r}]) == 0\n"
+        f"assert main(['plan', {str(scenario)!r}, '--plot', 'p.png']) == 2\n"
     )
     done = run(code=program)
     assert done.returncode == 0, done.stderr

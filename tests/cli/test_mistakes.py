@@ -1,4 +1,4 @@
-"""What a beginner types: every mistake is one sentence that names what was wrong, and exit code 2."""
+"""Common mistakes on the command line: each prints one sentence that names the error, with exit code 2."""
 
 import re
 
@@ -39,7 +39,7 @@ ready = nn.Linear(784, 10)
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, capsys):
-    """Type a command line into a folder with a small scenario; what is said must be one sentence."""
+    """Run a command line in a folder with a small scenario; its message must be one sentence."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AIRFED_DATA", str(tmp_path / "data"))  # whatever the machine has fetched before
     (tmp_path / "s.toml").write_text(SMALL)
@@ -68,33 +68,33 @@ def said(tmp_path, monkeypatch, capsys):
         ("plan", "FILE"),
         ("run s.toml", "(airfed run --help lists its options)"),
         ("plan s.toml --antennas 3", "(airfed plan --help lists its options)"),
-        ("audit runs/none", "Expected a scenario, or a run directory, at runs/none; there is no such file or folder."),
-        ("compare s.toml --total -1", "Expected --total=-1 to be a number > 0."),
-        ("compare s.toml --total nan", "Expected --total=nan to be a number > 0."),
+        ("audit runs/none", "There is no scenario or run directory at runs/none."),
+        ("compare s.toml --total -1", "--total must be a number > 0, got -1."),
+        ("compare s.toml --total nan", "--total must be a number > 0, got nan."),
         ("plan s.tml", "there is no such file (airfed new s.tml writes one)"),
-        ("plan s.toml s.toml", "Expected no more arguments, got s.toml."),
-        ("plan s.toml --json yes", "Expected no more arguments, got yes."),
+        ("plan s.toml s.toml", "Unexpected arguments: s.toml."),
+        ("plan s.toml --json yes", "Unexpected arguments: yes."),
         ("plan s.toml --round 3", "Did you mean --rounds?"),
-        ("plan s.toml --rounds 3.5", "expected a whole number, got '3.5'"),
-        ("plan s.toml --rounds 0x3", "expected a whole number, got '0x3'"),
-        ("plan s.toml --rounds -2", "policy.rounds=-2 >= 1"),
-        ("plan s.toml --seed 1e3", "expected a whole number, got '1e3'"),
-        ("plan s.toml --seed 1.0", "expected a whole number, got '1.0'"),
-        (f"plan s.toml --seed {'9' * 400}", "Expected seed <= 2**128 - 1, got a number of about 400 digits."),
-        (f"plan s.toml --seed {'9' * 5000}", "expected a whole number, got 5000 characters"),
-        (f"audit s.toml --seed {'9' * 400}", "Expected seed <= 2**128 - 1"),
-        ("plan s.toml --policy Optimal", "policy.name to be one of"),
-        ("plan /dev/zero", "Expected a scenario at /dev/zero, got a device."),
-        ("plan /dev/null", "got a device"),
+        ("plan s.toml --rounds 3.5", "must be a whole number, got '3.5'"),
+        ("plan s.toml --rounds 0x3", "must be a whole number, got '0x3'"),
+        ("plan s.toml --rounds -2", "policy.rounds must be at least 1, got -2"),
+        ("plan s.toml --seed 1e3", "must be a whole number, got '1e3'"),
+        ("plan s.toml --seed 1.0", "must be a whole number, got '1.0'"),
+        (f"plan s.toml --seed {'9' * 400}", "seed must be at most 2**128 - 1, got a number of about 400 digits."),
+        (f"plan s.toml --seed {'9' * 5000}", "must be a whole number, got 5000 characters"),
+        (f"audit s.toml --seed {'9' * 400}", "seed must be at most 2**128 - 1"),
+        ("plan s.toml --policy Optimal", "policy.name must be one of"),
+        ("plan /dev/zero", "Cannot read a scenario from /dev/zero: it is a device."),
+        ("plan /dev/null", "it is a device"),
         ("plan beginners_net.py", "not valid TOML"),
         ("plan s.toml/x", "Cannot read s.toml/x"),
         ("run s.toml out", "--out"),
         ("run s.toml --out o --device cuda", "Unknown option: --device"),
-        ("new s.toml", "it is left as it is"),
+        ("new s.toml", "s.toml exists and is not overwritten"),
         ("data fetch cifar10", 'Choose from: "mnist", "fashion-mnist", "cifar-10"'),
         ("data fetch mnist --source /nowhere", "the published files"),
         ("data get mnist", "Unknown command"),
-        ("ledger nothing", "there is none"),
+        ("ledger nothing", "There is no run"),
         ("calibrate nothing.toml", "no such file"),
     ],
 )
@@ -109,15 +109,15 @@ def test_command_lines(said, line, words):
         ('"logistic"', '"nets.resnet18"', "did you mean 'nets:resnet18'?"),
         ('"logistic"', '"LOGISTIC"', "did you mean 'logistic'?"),
         ('"logistic"', '"nobodys_net:Net"', "there is no module 'nobodys_net' in"),
-        ('"logistic"', '"beginners_net:Net"', "it has Wide, lazy, odd"),
-        ('"logistic"', '"beginners_net:Wide"', "made without arguments; TypeError"),
-        ('"logistic"', '"beginners_net:ready"', "made without arguments; TypeError"),
-        ('"logistic"', '"beginners_net:lazy"', "got a lazy one"),
+        ('"logistic"', '"beginners_net:Net"', "the module has Wide, lazy, odd"),
+        ('"logistic"', '"beginners_net:Wide"', "called without arguments: TypeError"),
+        ('"logistic"', '"beginners_net:ready"', "called without arguments: TypeError"),
+        ('"logistic"', '"beginners_net:lazy"', "got a lazy layer"),
         ('"logistic"', '"quadratic"', "Missing key learning.dimension"),
-        ('"logistic"', '["cnn"]', "learning.model to be a text in quotes"),
+        ('"logistic"', "5", "learning.model must be a text in quotes"),
         ('"mnist-5k"', '"MNIST"', "did you mean 'mnist'?"),
         ('"mnist-5k"', '"cifar10"', "one of mnist-5k, mnist, fashion-mnist, cifar-10, a folder with IDX or"),
-        ('"mnist-5k"', '""', "learning.dataset to be one of"),
+        ('"mnist-5k"', '""', "learning.dataset must be one of"),
         ('"mnist-5k"', '"/nowhere/data.npz"', "there is no such file."),
         ('"mnist-5k"', '"."', "train-images-idx3-ubyte"),
         ('"mnist-5k"', '"s.toml"', "NPZ"),
@@ -126,23 +126,31 @@ def test_command_lines(said, line, words):
         ("noise_std = 1.0", 'noise_std = "much"', "expected a bare number"),
         ("epsilon = 5.0", f"epsilon = {'10' * 200}", "float64 can hold, got a number of about 399 digits"),
         ("epsilon = 5.0", 'epsilon = "5"', "a number > 0, got '5'"),
-        ("delta = 1e-3", "delta = 1", "> 0 and < 1"),
+        ("delta = 1e-3", "delta = 1", "budget.delta must be strictly between 0 and 1, got 1."),
         ("total_power = 1000.0", 'total_power = "1 kW"', "unknown unit 'kW'"),
         ("total_power = 1000.0", 'total_power = "1000"', "missing unit"),
         ("num_devices = 5", "num_devices = 5.0", "a whole number >= 1, got 5.0"),
-        ("num_devices = 5", f"num_devices = 0x{'f' * 9000}", "<= 2**53, got a number of about 10837 digits"),
+        (
+            "num_devices = 5",
+            f"num_devices = 0x{'f' * 9000}",
+            "must be at most 2**53, got a number of about 10837 digits",
+        ),
         ("peak_power = 1.0", f"peak_power = [0x{'f' * 9000}]", "float64 can hold, got a number of about 10837 digits"),
-        ("total_steps = 8", f"total_steps = {'10' * 200}", "<= 2**53, got a number of about 399 digits"),
+        ("total_steps = 8", f"total_steps = {'10' * 200}", "must be at most 2**53, got a number of about 399 digits"),
         ("seed = 0", f"seed = {'9' * 5000}", "a number has too many digits"),
         ("seed = 0", "seed = .5", "a digit on both sides"),
         ('name = "my-scenario"', "name = my-scenario", "a text needs quotes"),
         ('name = "my-scenario"', r'name = "x\u001b]0;y\u0007"', "without control characters"),
         ("[budget]", "[Budget]", "did you mean 'budget'?"),
-        ("[fleet]", "[[fleet]]", "fleet to be a table"),
+        ("[fleet]", "[[fleet]]", "fleet must be a table"),
         ("clip_norm = 5.0", "clip = 5.0", "did you mean 'clip_norm'?"),
-        ("strong_convexity = 0.1", "strong_convexity = 100", "<= smoothness=10.0"),
-        ('name = "optimal"', 'name = "optimal"\nround = 4', "did you mean 'rounds'?"),
-        ("# [run]\n", '[run]\ndevice = "GPU 0"\n', "run.device to be auto, cpu, cuda, cuda:1, mps"),
+        (
+            "strong_convexity = 0.1",
+            "strong_convexity = 100",
+            "strong_convexity must be at most smoothness, 10.0; got 100.0.",
+        ),
+        ('name = "weighted"', 'name = "weighted"\nround = 4', "did you mean 'rounds'?"),
+        ("# [run]\n", '[run]\ndevice = "GPU 0"\n', "run.device must be auto, cpu, cuda, cuda:1, mps"),
     ],
 )
 def test_scenarios(said, tmp_path, old, new, words):
@@ -155,9 +163,13 @@ def test_scenarios(said, tmp_path, old, new, words):
     ("old", "new", "words"),
     [
         ('"logistic"', '"beginners_net:odd"', "AttributeError: 'Odd' object has no attribute 'nothing'"),
-        ("# [run]\n", '[run]\ndevice = "cuda:9"\nengine = "torch"\n', "device='cuda:9' to be one that is here"),
-        ("num_devices = 5", "num_devices = 5000", "every device needs one"),
-        ("total_steps = 8", "total_steps = 8\ndimension = 5", "learning.dimension=7850"),
+        (
+            "# [run]\n",
+            '[run]\ndevice = "cuda:9"\nengine = "torch"\n',
+            "run.device must be available to torch",
+        ),
+        ("num_devices = 5", "num_devices = 5000", "num_devices must be at most 4000, the number of images"),
+        ("total_steps = 8", "total_steps = 8\ndimension = 5", "learning.dimension must be 7850"),
     ],
 )
 def test_trainings(said, tmp_path, old, new, words):
@@ -166,9 +178,9 @@ def test_trainings(said, tmp_path, old, new, words):
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("command", ["plan", "compare", "audit", "run", "explore", "measure", "calibrate", "league"])
+@pytest.mark.parametrize("command", ["plan", "compare", "audit", "run", "explore", "pilot", "calibrate", "benchmark"])
 def test_an_experiment_is_no_scenario(command, repository, capsys, tmp_path):
-    out = ["--out", str(tmp_path / "out")] if command in ("run", "measure", "league") else []
+    out = ["--out", str(tmp_path / "out")] if command in ("run", "pilot", "benchmark") else []
     assert main([command, str(repository / "examples" / "demo.toml"), *out]) == 2
     assert "This is an experiment, not a scenario (it has a key base): use airfed sweep." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -180,12 +192,15 @@ def test_a_scenario_is_no_experiment(repository, capsys, tmp_path):
     assert "This is a scenario, not an experiment (it has no key base): use airfed plan or airfed run" in said
 
 
-def test_a_budget_that_leaves_only_noise_is_said_to(repository, capsys, tmp_path):
+def test_a_budget_that_leaves_only_noise_is_reported(repository, capsys, tmp_path):
     text = (repository / "tests" / "tiny.toml").read_text()
     (tmp_path / "little.toml").write_text(text.replace("epsilon = 4.0", "epsilon = 1e-9"))
     assert main(["plan", str(tmp_path / "little.toml")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"is [\d.e+]+ times the clipping norm: do not expect to learn\. The limit is .*privacy", said)
+    assert re.search(
+        r"is [\d.e+]+ times the clipping norm, so training will probably not learn\. The binding limit is .*privacy",
+        said,
+    )
     (tmp_path / "enough.toml").write_text(text)
     assert main(["plan", str(tmp_path / "enough.toml")]) == 0
-    assert "do not expect" not in capsys.readouterr().out
+    assert "probably not learn" not in capsys.readouterr().out

@@ -62,14 +62,14 @@ def refused(tmp_path, monkeypatch, capsys):
     def said(model, dataset="mnist-5k"):
         text = SCENARIO.replace("MODEL", model).replace("mnist-5k", dataset)
         (tmp_path / "s.toml").write_text(text)
-        heard = []
+        messages = []
         for command in (["plan", "s.toml"], ["run", "s.toml", "--out", "run"]):
             assert main(command) == 2, command
             out, err = capsys.readouterr()
             assert (out, err.count("\n"), "Traceback" in err) == ("", 1, False)
-            heard.append(err)
-        assert heard[0] == heard[1]
-        return heard[0]
+            messages.append(err)
+        assert messages[0] == messages[1]
+        return messages[0]
 
     return said
 
@@ -77,12 +77,12 @@ def refused(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("dropout", "draw no random numbers in training, as Dropout does"),
-        ("shape", "to take images (2, 1, 28, 28); RuntimeError: "),
-        ("few", "at least 10 outputs, one per class; got 9"),
+        ("dropout", "must not draw random numbers in training, as Dropout does"),
+        ("shape", "fails on images (2, 1, 28, 28): RuntimeError: "),
+        ("few", "at least 10 outputs, one per class, got 9"),
         ("batch", "airfed.learning.models.with_group_norm(module)"),
-        ("Mean", "to keep no state; mean changes when the model is trained"),
-        ("Global", "to give a device the same update whatever was trained before"),
+        ("Mean", "must have no state, but mean changes in training"),
+        ("Global", "must not depend on earlier training"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused_by_plan_as_by_run(refused, model, words):
@@ -97,18 +97,18 @@ FOUR = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"x_train": None, "images": IMAGES}, "to hold an array named train_images or x_train; got images, "),
-        ({"y_test": None}, "to hold an array named test_labels or y_test"),
-        ({"x_train": np.float32(1)}, "Expected images of shape (n, height, width) in mine.npz, got ()"),
-        ({"x_test": np.uint8(1)}, "Expected images of shape (n, height, width) in mine.npz, got ()"),
-        ({"y_train": np.int64(1)}, "to be a vector of whole numbers, got int64 ()"),
-        ({"x_train": IMAGES.astype(int)}, "to be bytes or floats, got int64"),
+        ({"x_train": None, "images": IMAGES}, "must have an array named train_images or x_train; got images, "),
+        ({"y_test": None}, "must have an array named test_labels or y_test"),
+        ({"x_train": np.float32(1)}, "Images in mine.npz must have shape (n, height, width), got ()"),
+        ({"x_test": np.uint8(1)}, "Images in mine.npz must have shape (n, height, width), got ()"),
+        ({"y_train": np.int64(1)}, "must be a vector of whole numbers, got int64 ()"),
+        ({"x_train": IMAGES.astype(int)}, "must be bytes or floats, got int64"),
         (
             {"y_train": LABELS + 1, "y_test": LABELS + 1},
-            "to start at 0; the training labels go from 1 to 3: subtract 1",
+            "must start at 0, got training labels from 1 to 3. Subtract 1",
         ),
         ({"y_test": LABELS[1:]}, "as many test labels as images"),
-        ({"x_test": np.zeros((30, 2, 3), np.uint8)}, "train and test images of one shape"),
+        ({"x_test": np.zeros((30, 2, 3), np.uint8)}, "must have the same shape"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused_by_plan_as_by_run(refused, tmp_path, model, changes, words):

@@ -1,4 +1,4 @@
-"""Notebooks have the parts that a reader counts on; test_site.py sees to what they assert."""
+"""Notebooks have the expected parts; test_site.py executes them."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A release: the version is written down once, and whatever names it or a make target agrees."""
+"""A release: the version is declared once, and every file that names it, or a make target, agrees."""
 
 import re
 import tomllib
@@ -10,13 +10,15 @@ def test_the_version_is_that_of_the_project_the_citation_and_the_changelog(repos
     version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
     assert airfed.__version__ == version
     assert f"\nversion: {version}\n" in (repository / "CITATION.cff").read_text()
+    assert f"version = {{{version}}}" in (repository / "README.md").read_text(encoding="utf-8")
+    assert f"that is {version}." in (repository / "SECURITY.md").read_text(encoding="utf-8")
     changelog = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", changelog, re.MULTILINE)[0] == "Unreleased"
     assert re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE)
     assert version not in (repository / "src" / "airfed" / "__init__.py").read_text(encoding="utf-8")
 
 
-def test_whoever_calls_make_names_a_target(repository):
+def test_every_make_call_names_a_target(repository):
     targets = set(re.findall(r"^([\w$()/.-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
     files = [*repository.glob(".github/workflows/*.yml"), repository / ".ci" / "run", repository / "Dockerfile"]
     named = {name for file in files for name in re.findall(r'\bmake"?,? "?(\.?[a-z/.]+)', file.read_text())}

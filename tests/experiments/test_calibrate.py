@@ -11,7 +11,7 @@ from airfed.cli import main
 from airfed.experiments.calibrate import calibrate
 from airfed.learning import curvature
 from airfed.network import Network
-from airfed.scenario import worlds
+from airfed.scenario import presets
 
 SCENARIO = """
 seed = 0
@@ -78,8 +78,8 @@ def test_products_are_those_of_a_symmetric_matrix_that_differences_confirm(hidde
 
 
 def test_logistic_regression_has_its_known_constants(file):
-    world = scenario.load(file)
-    found = calibrate(world)
+    loaded = scenario.load(file)
+    found = calibrate(loaded)
     assert found.strong_convexity == 0.01
     assert found.optimum + found.initial_gap == pytest.approx(np.log(4), rel=1e-5)  # it starts at w = 0
     images, labels = tiny_images()
@@ -93,14 +93,14 @@ def test_logistic_regression_has_its_known_constants(file):
 
 
 def test_the_quadratic_task_knows_itself(file):
-    world = scenario.load(file).override({"learning.model": "quadratic", "run.engine": "auto"})
-    found = calibrate(world)
+    loaded = scenario.load(file).override({"learning.model": "quadratic", "run.engine": "auto"})
+    found = calibrate(loaded)
     assert (found.smoothness, found.strong_convexity) == (10.0, 0.1)
     assert found.initial_gap > 0
 
 
-def test_the_constants_of_the_known_world_are_exact():
-    known = scenario.parse(tomllib.loads(worlds.world("liu-simeone")))
+def test_the_constants_of_the_known_scenario_are_exact():
+    known = scenario.parse(tomllib.loads(presets.preset("liu-simeone")))
     found, learning = calibrate(known), known.learning
     for name in ("smoothness", "strong_convexity", "initial_gap"):
         assert getattr(learning, name) == pytest.approx(getattr(found, name), rel=1e-6)
@@ -122,7 +122,7 @@ def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
     assert "E = 20: mean" in text
     scenario.load(out)
     assert main(["calibrate", str(file), "--out", str(out)]) == 2
-    assert "not to exist" in capsys.readouterr().err
+    assert "exists and is not overwritten" in capsys.readouterr().err
     assert out.read_text() == text
     assert main(["calibrate", str(file)]) == 0
     shown = capsys.readouterr()
@@ -136,5 +136,5 @@ def test_a_training_that_diverges_is_one_sentence(file, rate, capsys):
     assert main(["calibrate", str(file), "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "small enough for a noise-free training" in err
+    assert "is too large: a noise-free training diverges" in err
     assert err.count("\n") == 1

@@ -157,7 +157,7 @@ def test_a_run_of_another_version_is_left_alone(folder, expanded):
     (path / "run.json").write_text('{"format": 99}')
     done = sweep.run(expanded, folder / "out")
     assert [record.status for record in done] == ["failed", "finished"]
-    assert "can be read by that version" in done[0].message
+    assert "Use that version to read it" in done[0].message
     assert (path / "run.json").read_text() == '{"format": 99}'
 
 
@@ -212,13 +212,13 @@ def endless(out, point):
     [
         (odd_line, "line 5 is damaged"),
         (text_for_a_number, "line 4 is damaged: loss"),
-        (odd_bound, "not the file that the ledger has seen"),
-        (endless, "it is damaged; remove it"),
-        (damage_record, "it is damaged; remove it"),
-        (age_record, "of another version"),
+        (odd_bound, "was changed: its digest differs"),
+        (endless, "it is damaged. To run the point again, remove it"),
+        (damage_record, "it is damaged. To run the point again, remove it"),
+        (age_record, "another version of airfed wrote it"),
         (drop_column, "line 2 is damaged: loss: field required"),
-        (drop_run, "there is none"),
-        (drop_plan, "not the file that the ledger has seen"),
+        (drop_run, "There is no run"),
+        (drop_plan, "was changed: its digest differs"),
     ],
 )
 def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm, sentence):
@@ -231,7 +231,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
     again = sweep.run(expanded, out)
     assert [record.status for record in again] == ["failed", "finished"]
     assert "\n" not in again[0].message
-    assert "remove it" in again[0].message or "away to have the point run afresh" in again[0].message
+    assert "remove it" in again[0].message or "To run the point from the start, move" in again[0].message
     assert all(file.read_bytes() == content for file, content in before.items())
 
 
@@ -283,17 +283,17 @@ def finish(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("everybody", [True, False])
-def test_a_signal_ends_with_its_code_and_the_same_command_goes_on(folder, kind, everybody, gate, wait_until):
+@pytest.mark.parametrize("group", [True, False])
+def test_a_signal_ends_with_its_code_and_the_same_command_resumes(folder, kind, group, gate, wait_until):
     held = gate(2)
     process = start(folder, held, start_new_session=True)
     wait_until(lambda: rounds(folder) == [2, 2], process)
-    (os.killpg if everybody else os.kill)(process.pid, kind)
+    (os.killpg if group else os.kill)(process.pid, kind)
     wait_until(lambda: list((folder / "out").glob(".stop-*")) or process.poll() is not None)
     held.open()
     code, output, errors = finish(process)
     assert code == 128 + kind, errors
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert max(rounds(folder)) < 4
     code, output, errors = finish(start(folder, None, "--json"))
     assert code == 0, errors
@@ -302,7 +302,7 @@ def test_a_signal_ends_with_its_code_and_the_same_command_goes_on(folder, kind, 
 
 
 @pytest.mark.slow
-def test_after_the_death_of_a_sweep_its_workers_stop_and_the_same_command_goes_on(folder, gate, wait_until):
+def test_after_the_death_of_a_sweep_its_workers_stop_and_the_same_command_resumes(folder, gate, wait_until):
     held = gate(2)
     process = start(folder, held)
     wait_until(lambda: rounds(folder) == [2, 2], process)
@@ -365,24 +365,25 @@ def wrong():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "sentence"),
-    [("deadly", "died twice"), ("leaving", "SystemExit: enough"), ("wrong", "no such key")],
+    "sentences", [{"deadly": "died twice"}, {"leaving": "SystemExit: enough", "wrong": "no such key"}], ids="-".join
 )
-def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, sentence, monkeypatch):
+def test_a_model_that_misbehaves_costs_its_own_points_only(folder, sentences, monkeypatch):
     images, labels = np.zeros((16, 4, 4), np.float32), np.arange(16) % 4
     np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     (folder / "own.py").write_text(OWN_MODEL)
     change = f'dataset = "{folder / "tiny.npz"}"\nmodel = "own:make"\ndimension = 68'
     text = (folder / "scenario.toml").read_text()
     (folder / "scenario.toml").write_text(text.replace('model = "quadratic"\ndimension = 20', change))
-    axis = f'"learning.model" = ["own:{model}", "own:make"]\nseed = [0, 1]\n'
+    models = [f"own:{model}" for model in (*sentences, "make")]
+    axis = f'"learning.model" = {json.dumps(models)}\nseed = [0, 1]\n'
     (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n' + axis)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     code, output, _ = finish(start(folder, None, "--json"))
     assert code == 2
     rows = json.loads(output)["points"]
-    assert [row["status"] for row in rows] == ["failed", "failed", "finished", "finished"]
-    assert all(sentence in row["message"] for row in rows[:2]), rows
+    told = [sentence for sentence in sentences.values() for _ in range(2)]
+    assert [row["status"] for row in rows] == [*("failed" for _ in told), "finished", "finished"]
+    assert all(sentence in row["message"] for sentence, row in zip(told, rows, strict=False)), rows
 
 
 def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
@@ -461,7 +462,7 @@ def test_without_joblib_nothing_starts(folder, command):
     assert not (folder / "out").exists()
 
 
-def test_a_picture_that_cannot_be_drawn_is_told_before_the_training(folder):
+def test_an_invalid_file_name_of_a_plot_is_reported_before_the_training(folder):
     command = ("sweep", "experiment.toml", "--out", "out", "--plot")
     done = without(folder, ("matplotlib",), *command, "p.png")
     sentence = "airfed: This needs airfed[report] (matplotlib is missing): pip install 'airfed[report]'.\n"
@@ -497,30 +498,30 @@ def test_a_symbolic_link_in_the_lock_s_place_is_not_followed(folder, expanded):
     assert (folder / "precious").read_text() == "precious"
 
 
-def test_a_disk_that_is_full_costs_no_point_and_is_told(folder, expanded, monkeypatch):
+def test_a_full_disk_is_reported_and_costs_no_point(folder, expanded, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(results, "write", full)
-        with pytest.raises(RunError, match=r"Cannot write to .*No space left on device.*the same command goes on"):
+        with pytest.raises(RunError, match=r"Cannot write to .*No space left on device.*the same command resumes"):
             sweep.run(expanded, folder / "out")
     done = sweep.run(expanded, folder / "out")
     assert [record.status for record in done] == ["finished", "finished"]
     with monkeypatch.context() as patch:
-        patch.setattr(results, "write_whole", full)
+        patch.setattr(results, "write_atomic", full)
         with pytest.raises(RunError, match=r"Cannot write the tables .*No space left"):
             results.write_tables(folder / "out", done)
 
 
-def test_what_is_left_is_said_before_and_what_is_done_is_not_counted(folder, expanded, capsys):
-    assert sweep.remaining(expanded, folder / "out") == "2 runs: 0 done already, 2 to do."
+def test_the_remaining_runs_are_reported_before_they_start(folder, expanded, capsys):
+    assert sweep.remaining(expanded, folder / "out") == "2 runs: 0 finished, 2 to do."
     sweep.run(expanded[:1], folder / "out")
     arguments = ["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "1"]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("2 runs: 1 done already, 1 to do")
+    assert capsys.readouterr().out.startswith("2 runs: 1 finished, 1 to do")
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("2 runs, all done already.")
+    assert capsys.readouterr().out.startswith("2 runs, all finished.")
     assert main([*arguments, "--json"]) == 0
     shown = capsys.readouterr()
     json.loads(shown.out)

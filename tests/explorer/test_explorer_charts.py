@@ -1,4 +1,4 @@
-"""Every chart can be drawn by a browser, whatever the design."""
+"""Charts are valid for every design."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airfed.problem import InfeasibleError
 
 
 def check(options: Options) -> None:
-    """Strict JSON: no value that is not finite; axes that have a length; every series within reason."""
+    """Check for strict JSON of limited size and axes with a positive length."""
     text = json.dumps(options, allow_nan=False)
     assert len(text) < 200_000
     for axis in (options["xAxis"], options["yAxis"]):
@@ -37,7 +37,7 @@ def check(options: Options) -> None:
     spread=st.sampled_from([1.0, 50.0]),
     steps=st.integers(1, 300),
 )
-def test_a_plan_can_be_drawn(
+def test_the_charts_of_a_plan_are_valid(
     devices: int, epsilon: float, power: float, noise: float, spread: float, steps: int
 ) -> None:
     design = Design().change("fleet.num_devices", devices).change("budget.epsilon", epsilon)
@@ -53,8 +53,14 @@ def test_a_plan_can_be_drawn(
             check(options)
 
 
-def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
-    design = Design().change("link.noise_std", 1.0).change("budget.total_power", 300.0).change("budget.epsilon", 5.0)
+def test_the_device_chart_has_one_bar_for_each_device() -> None:
+    design = (
+        Design()
+        .change("policy.name", "optimal")
+        .change("link.noise_std", 1.0)
+        .change("budget.total_power", 300.0)
+        .change("budget.epsilon", 5.0)
+    )
     seen = view.show(design)
     assert isinstance(seen, view.View)
     lit, dark = (
@@ -62,29 +68,29 @@ def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
         for each in seen.cards[0].charts[0]["series"]
         if each["type"] == "bar"
     )
-    size = design.world().plan().num_scheduled
+    size = design.scenario().plan().num_scheduled
     assert (lit, dark) == (size, 100 - size)
     line = seen.cards[0].charts[0]["series"][0]["markLine"]
-    assert line["label"]["formatter"] == "total power stops the next one"
+    assert line["label"]["formatter"] == "total power excludes the next device"
     assert line["data"] == [{"xAxis": size + 0.5}]
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0])
-def test_a_comparison_can_be_drawn(spread: float) -> None:
+def test_the_charts_of_a_comparison_are_valid(spread: float) -> None:
     peaks = [1.0, spread] * 15
     design = Design().change("fleet.num_devices", 30).change("fleet.peak_power", peaks).change("link.noise_std", 1.0)
-    check(compare_tab.front_map(design))
-    found = compare_tab.compare(design)
-    assert isinstance(found, compare_tab.Compared)
-    check(found.bars)
-    assert [row["one more"] for row in found.bought] == ["watt", "unit of ε"]
-    said = [row[column] for row in found.bought for column in ("buys", "twice the budget buys")]
-    assert all(text.startswith(("bound -", "bound unchanged")) for text in said)
+    for options in (compare_tab.front_map(design), *compare_tab.frontier_charts(design)):
+        check(options)
+    policies, sensitivities = compare_tab.compare(design)
+    check(*policies.charts)
+    assert [row["budget"] for row in sensitivities.rows] == ["total power [W]", "ε"]
+    changes = [row[column] for row in sensitivities.rows for column in ("one unit more", "twice as much")]
+    assert all(text.startswith(("bound -", "bound unchanged")) for text in changes)
 
 
-def test_the_star_of_the_map_is_at_the_present_budgets() -> None:
+def test_the_star_of_the_map_is_at_the_current_budgets() -> None:
     design = Design().change("fleet.num_devices", 30).change("link.noise_std", 1.0).change("budget.epsilon", 3.0)
     options = compare_tab.front_map(design.change("budget.total_power", 170.0))
     column, row = options["series"][1]["data"][0]
     assert (options["xAxis"]["data"][column], options["yAxis"]["data"][row]) == ("3", "170")
-    assert options["series"][1]["name"].startswith("present design: bound ")
+    assert options["series"][1]["name"].startswith("current budgets: bound ")

@@ -1,4 +1,4 @@
-"""Garbage on the page's web socket ends the connection and leaves no traceback."""
+"""Invalid messages on the web socket close the connection without a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GARBAGE: tuple[str | bytes, ...] = (
 )
 
 
-def test_garbage_on_the_web_socket_is_ignored_quietly(tmp_path: Path) -> None:
+def test_invalid_messages_on_the_web_socket_leave_no_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "airfed", "explore", "--port", "0", "--no-browser"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -44,15 +44,15 @@ def test_garbage_on_the_web_socket_is_ignored_quietly(tmp_path: Path) -> None:
                 assert answer.status == 200
         finally:
             page.terminate()
-        said = page.stdout.read()
-    assert said == ""
+        output = page.stdout.read()
+    assert output == ""
 
 
 def _send(address: str, message: str | bytes, headers: dict[str, str]) -> None:
     with connect(address, additional_headers=headers, open_timeout=60, close_timeout=1) as socket:
-        socket.recv(timeout=10)  # what the session is called
+        socket.recv(timeout=60)  # the session id
         socket.send("40")
-        socket.recv(timeout=10)
+        socket.recv(timeout=60)
         socket.send(message)
         socket.send("42[]")
         socket.recv(timeout=0.02)

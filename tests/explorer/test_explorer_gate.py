@@ -1,4 +1,4 @@
-"""Who may talk to the page."""
+"""Access control and security headers of the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(
     cookie: str = f"{COOKIE}={TOKEN}",
     **headers: str,
 ) -> tuple[int, dict[str, str]]:
-    """The status (200 for a web socket that is accepted) and the response's headers, by default with the token."""
+    """Return the status (200 for an accepted web socket) and the headers of the response, by default with the token."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -59,7 +59,7 @@ def ask(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.0.0.1"])
-def test_this_machine_may_enter(host: str) -> None:
+def test_this_machine_is_admitted(host: str) -> None:
     bind = "::1" if "::" in host else "127.0.0.1"
     for kind in ("http", "websocket"):
         assert ask(bind, kind=kind, host=host)[0] == 200
@@ -67,7 +67,7 @@ def test_this_machine_may_enter(host: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-def test_another_user_of_this_machine_may_not(kind: str) -> None:
+def test_another_user_of_this_machine_is_refused(kind: str) -> None:
     assert ask(kind=kind, host="127.0.0.1:8080", cookie="")[0] == 401
     assert ask(kind=kind, host="127.0.0.1:8080", cookie=f"airfed-token-8081={TOKEN}")[0] == 401
 
@@ -76,7 +76,7 @@ FOREIGN = ["evil.example:8080", "127.0.0.1.evil.example", "", "[", "10.0.0.1", "
 
 
 @pytest.mark.parametrize("host", [*FOREIGN, "127.0.0.1#@evil", "[::1]evil", "localhost\n", "127.1"])
-def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
+def test_a_foreign_host_name_is_refused(host: str) -> None:
     assert ask(host=host)[0] == 400
     assert ask(host=host, kind="websocket")[0] == 400
 
@@ -85,13 +85,13 @@ def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
     "origin",
     ["http://evil.example", "null", "http://127.0.0.1:9999", "http://[", "http://127.0.0.1:8080/x", "127.0.0.1:8080"],
 )
-def test_another_sites_script_may_not(origin: str) -> None:
+def test_the_script_of_another_site_is_refused(origin: str) -> None:
     assert ask(host="127.0.0.1:8080", origin=origin)[0] == 403
     assert ask(kind="websocket", host="127.0.0.1:8080", origin=origin)[0] == 403
 
 
 @pytest.mark.parametrize(("bind", "host"), [("10.0.0.1", "10.0.0.1:8080"), ("127.0.0.1", "127.0.0.1:8080")])
-def test_a_token_opens_and_is_then_kept_in_a_cookie(bind: str, host: str) -> None:
+def test_the_token_is_moved_from_the_query_to_a_cookie(bind: str, host: str) -> None:
     assert ask(bind, host=host, cookie="")[0] == 401
     assert ask(bind, host=host, cookie="", query="token=wrong")[0] == 401
     assert ask(bind, host=host, cookie="", query="token=" + TOKEN.upper())[0] == 401
@@ -105,19 +105,19 @@ def test_a_token_opens_and_is_then_kept_in_a_cookie(bind: str, host: str) -> Non
     assert ask(bind, host=host, cookie=f"{COOKIE}=ä")[0] == 401
 
 
-def test_a_web_socket_needs_the_cookie_too() -> None:
+def test_a_web_socket_requires_the_cookie() -> None:
     known = {"kind": "websocket", "host": "10.0.0.1:8080"}
     assert ask("10.0.0.1", query=f"token={TOKEN}", cookie="", **known)[0] == 401
     assert ask("10.0.0.1", **known)[0] == 200
     assert ask("10.0.0.1", path="/elsewhere", **known)[0] == 404
 
 
-def test_the_welcome_leads_to_this_site_only() -> None:
+def test_the_redirect_stays_on_this_site() -> None:
     _, headers = ask("10.0.0.1", host="h", cookie="", query=f"token={TOKEN}", path="//evil.example/x")
     assert headers["location"] == "/evil.example/x"
 
 
-def test_loopback_names() -> None:
+def test_loopback_names_are_recognised() -> None:
     assert [is_loopback(name) for name in ("127.0.0.1", "127.1.2.3", "::1", "LOCALHOST")] == [True] * 4
     assert [is_loopback(name) for name in ("0.0.0.0", "::", "10.0.0.1", "example.org", "")] == [False] * 5
 
@@ -130,14 +130,14 @@ HERE = "127.0.0.1:8080"
     ("mode", "dest"),
     [("no-cors", "image"), ("no-cors", "script"), ("navigate", "iframe"), ("navigate", "object"), ("cors", "empty")],
 )
-def test_another_site_may_not_use_it_as_a_part(site: str, mode: str, dest: str) -> None:
+def test_another_site_cannot_embed_the_page(site: str, mode: str, dest: str) -> None:
     sent = {"sec_fetch_site": site, "sec_fetch_mode": mode, "sec_fetch_dest": dest}
     for path in ("/", "/_nicegui/anything"):
         assert ask(host=HERE, path=path, **sent)[0] == 403
     assert ask(host=HERE, kind="websocket", **sent)[0] == 403
 
 
-def test_a_link_may_be_followed_from_anywhere() -> None:
+def test_a_link_on_another_site_can_be_followed() -> None:
     followed = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
     assert ask(host=HERE, **followed)[0] == 200
     assert ask(host=HERE, path="/_nicegui/x", **followed)[0] == 403
@@ -149,7 +149,7 @@ def test_a_link_may_be_followed_from_anywhere() -> None:
 @pytest.mark.parametrize(
     ("length", "status"), [("10", 200), ("99999999999", 413), ("-1", 413), ("x", 413), ("9" * 5000, 413), ("²", 413)]
 )
-def test_a_request_has_a_length_that_can_be_kept(length: str, status: int) -> None:
+def test_the_length_of_a_request_is_limited(length: str, status: int) -> None:
     assert ask(host=HERE, method="POST", content_length=length)[0] == status
 
 
@@ -158,7 +158,7 @@ def test_a_request_of_unknown_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("host", [HERE, "evil.example"])
-def test_every_answer_says_what_the_browser_may_do(host: str) -> None:
+def test_every_response_has_the_security_headers(host: str) -> None:
     headers = ask(host=host)[1]
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == "'none'"

@@ -1,4 +1,4 @@
-"""Run directories are found below their root, read as they are, and nowhere else; a bad one hides no other."""
+"""Run directories below the root are listed, no others; a damaged run does not affect the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from airfed import scenario
 from airfed.explorer import runs_tab
 from airfed.explorer.design import Design, ScenarioError, resume_command
-from airfed.explorer.runs_tab import Runs
+from airfed.explorer.runs_tab import RunsView
 from airfed.privacy.ledger import Ledger
 from airfed.text.phrases import number
 from airfed.training.directory import RunDirectory
@@ -54,8 +54,8 @@ def make_run(made: Path) -> Callable[[Path], RunDirectory]:
 MakeRun = Callable[[Path], RunDirectory]
 
 
-def read(root: Path, *ticked: str) -> Runs:
-    runs = runs_tab.read(root, ticked or None, None)
+def read(root: Path, *selected: str) -> RunsView:
+    runs = runs_tab.read(root, selected or None, None)
     assert runs is not None
     return runs
 
@@ -72,7 +72,7 @@ def test_runs_are_found_below_the_root_and_read(tmp_path: Path, make_run: MakeRu
     assert read(tmp_path / "none").entries == []
 
 
-def test_what_was_spent_is_drawn_from_the_ledger_charge_by_charge(tmp_path: Path, make_run: MakeRun) -> None:
+def test_spent_budgets_are_read_from_the_ledger(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     ledger = Ledger.load(directory.file("ledger.jsonl"))
     once = ledger.charges[-1]
@@ -84,7 +84,7 @@ def test_what_was_spent_is_drawn_from_the_ledger_charge_by_charge(tmp_path: Path
     assert (row["charges"], row["ε in total"]) == ("4", number(ledger.epsilon_total, 4))
     assert row["W planned"] == number(4 * once.power_planned, 4)
     assert row["ε at"].endswith("replace-one adjacency")
-    spent, power = runs.curves[2:]
+    spent, power = runs.curves[2:4]
     assert spent is not None
     assert power is not None
     assert spent["xAxis"]["name"] == "rounds charged"
@@ -106,7 +106,7 @@ def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: 
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
-def test_a_folder_that_cannot_be_looked_into_is_shown_as_bad(
+def test_an_unreadable_folder_is_listed_as_bad(
     tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: OSError, depth: int
 ) -> None:
     make_run(tmp_path / "a")
@@ -119,14 +119,16 @@ def test_a_folder_that_cannot_be_looked_into_is_shown_as_bad(
     assert str(error.strerror) in bad.text
 
 
-def test_a_folder_that_vanishes_is_left_out(tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_disappears_is_not_listed(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(tmp_path / "a")
     (tmp_path / "gone").mkdir()
     _break_listing(monkeypatch, tmp_path / "gone", FileNotFoundError(2, "No such file or directory"))
     assert [entry.name for entry in read(tmp_path).entries] == ["a"]
 
 
-def test_a_root_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_root_is_listed_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _break_listing(monkeypatch, tmp_path, PermissionError(13, "Permission denied"))
     (entry,) = read(tmp_path).entries
     assert entry.state == "bad"
@@ -144,7 +146,7 @@ def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError
         monkeypatch.setattr(os, name, listed)
 
 
-def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:
+def test_the_list_shows_the_state_of_a_run_and_whether_it_can_be_resumed(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     runs = read(tmp_path)
     (entry,) = runs.entries
@@ -211,7 +213,9 @@ RUINS: dict[str, Callable[[RunDirectory], None]] = {
 
 
 @pytest.mark.parametrize("name", sorted(RUINS))
-def test_a_bad_run_is_shown_as_bad_and_hides_no_other(tmp_path: Path, make_run: MakeRun, name: str) -> None:
+def test_a_damaged_run_is_listed_as_bad_and_does_not_affect_others(
+    tmp_path: Path, make_run: MakeRun, name: str
+) -> None:
     make_run(tmp_path / "good")
     RUINS[name](make_run(tmp_path / "bad"))
     runs = read(tmp_path, "bad", "good")
@@ -224,7 +228,7 @@ def test_a_bad_run_is_shown_as_bad_and_hides_no_other(tmp_path: Path, make_run: 
 
 
 @pytest.mark.parametrize("loss", [1.7e308, -1.7e308, 1e308, 5e-324, 1e-310, 0.0, -0.0])
-def test_figures_at_the_ends_of_the_range_hide_no_other_run(tmp_path: Path, make_run: MakeRun, loss: float) -> None:
+def test_extreme_values_do_not_affect_other_runs(tmp_path: Path, make_run: MakeRun, loss: float) -> None:
     make_run(tmp_path / "good")
     file = make_run(tmp_path / "odd").file("metrics.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -237,12 +241,12 @@ def test_figures_at_the_ends_of_the_range_hide_no_other_run(tmp_path: Path, make
     assert runs.curves[1] is not None
 
 
-def test_a_record_of_an_older_version_is_listed_with_that_reason(tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_is_listed_with_that_reason(tmp_path: Path) -> None:
     (tmp_path / "older").mkdir()
     (tmp_path / "older" / "run.json").write_text('{"format": 2}')
     (entry,) = read(tmp_path).entries
     assert (entry.state, entry.resumable) == ("bad", False)
-    assert "made by airfed 0.2.0 or older" in entry.text
+    assert "written by airfed 0.2.0 or older" in entry.text
 
 
 def test_the_command_that_resumes_a_run_quotes_its_name(tmp_path: Path) -> None:
@@ -252,7 +256,7 @@ def test_the_command_that_resumes_a_run_quotes_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "learning.dataset", "channel.gains", "policy.options.x"])
-def test_no_value_in_a_link_ends_the_scenario_within_the_command(key: str) -> None:
+def test_no_value_in_a_link_terminates_the_here_document(key: str) -> None:
     try:
         command = Design().change(key, "x\nEOF\ntouch evil\n").command("run")
     except ScenarioError:
@@ -262,7 +266,7 @@ def test_no_value_in_a_link_ends_the_scenario_within_the_command(key: str) -> No
     assert "EOF" not in scenario_lines
 
 
-def test_the_command_that_trains_a_design_holds_its_scenario(tmp_path: Path) -> None:
+def test_the_command_that_trains_a_design_contains_its_scenario(tmp_path: Path) -> None:
     *_, last = Design().command("run", "--out", str(tmp_path / "my runs")).strip().split("\n")
     assert shlex.split(last) == ["airfed", "run", "explored.toml", "--out", str(tmp_path / "my runs")]
     with pytest.raises(ScenarioError):

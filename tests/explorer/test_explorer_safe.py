@@ -1,4 +1,4 @@
-"""Text reaches the page escaped: NiceGUI does it, and nothing here goes around it."""
+"""All text on the page is escaped by NiceGUI."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ EVIL = "<img src=x onerror=alert(1)>"
 SOURCES = sorted(Path(explorer.__file__).parent.glob("*.py"))
 
 
-def test_no_markup_is_assembled() -> None:
+def test_the_package_contains_no_markup() -> None:
     other = re.compile(r"ui\.html|ui\.markdown|sanitize=|add_body_html|innerHTML|v-html|Markup|<(?:div|span|p|svg)\b")
     found = {(path.name, match.group()) for path in SOURCES for match in other.finditer(path.read_text())}
     assert found == set()
 
 
-def test_only_names_of_our_script_are_evaluated() -> None:
+def test_only_names_in_page_js_are_evaluated() -> None:
     """NiceGUI evaluates values of options whose key begins with a colon."""
     for path in SOURCES:
         for key, value in re.findall(r'"(:\w+)": ([^,}\n]+)', path.read_text()):
-            assert (key, value) in {(":formatter", "text"), (":valueFormatter", "written")}
+            assert (key, value) in {(":formatter", "text"), (":valueFormatter", "formatter")}
         assert not re.search(r'text="(?!airfed\.(number|percent|squared)")airfed', path.read_text())
 
 
 @pytest.mark.parametrize("key", ["name", "budget.epsilon", "channel.model", "policy.name", "learning.dataset", EVIL])
-def test_markup_in_a_design_is_a_sentence_or_nothing(key: str) -> None:
+def test_markup_in_a_design_does_not_reach_the_view(key: str) -> None:
     shown = reason = ""
     try:
         shown = str(view.show(Design().change(key, EVIL)))
@@ -49,13 +49,13 @@ def test_the_figures_of_the_headline_are_in_bold() -> None:
     assert "".join(parts).startswith("Schedule 47 of 100 devices")
 
 
-def test_a_budget_by_lemma_1_is_told_as_such() -> None:
+def test_a_budget_by_lemma_1_is_labelled() -> None:
     answer = view.show(Design().change("budget.epsilon", 2.0).change("budget.formula", "classic"))
     assert isinstance(answer, view.View)
     facts = {fact.label: fact for fact in answer.facts}
     assert "of 2 by Lemma 1" in facts["Privacy budget used"].remark
     assert "ε per round, exact" in facts
-    assert any("The budget is counted by Lemma 1, as asked" in line for line in answer.remarks)
+    assert any("The scenario counts the budget by Lemma 1" in line for line in answer.remarks)
     exact = view.show(Design())
     assert isinstance(exact, view.View)
     assert "Lemma" not in str((exact.facts, exact.remarks))

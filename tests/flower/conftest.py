@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from airfed import scenario as scenarios
 from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
-from airfed.training.loop import NoBooks, federated_averaging
+from airfed.training.loop import NoRecorder, federated_averaging
 from airfed.training.noise import SeededNoise
 from airfed.training.run import Run
 from airfed.training.setup import prepare
@@ -183,8 +183,8 @@ def same_noise(setup):
     return SameNoise(setup.noise)
 
 
-class Recorded(NoBooks):
-    """Says of each round what the books of a run have said of its last attempt."""
+class Recorded(NoRecorder):
+    """Says of each round what the recorder of a run have said of its last attempt."""
 
     def __init__(self, ledger):
         self.ledger = ledger
@@ -209,8 +209,10 @@ def replay(monkeypatch):
     def replay(run, missing=()):
         recorded = Run.open(run).checked()
         again = prepare(recorded.scenario)
-        engine, initial, books = Without(again.task.engine, missing), again.task.initial_parameters, recorded.ledger
-        *_, last = federated_averaging(again.plan, again.airs, engine, again.noise, Recorded(books), parameters=initial)
+        engine, initial, recorder = Without(again.task.engine, missing), again.task.initial_parameters, recorded.ledger
+        *_, last = federated_averaging(
+            again.plan, again.aircomp, engine, again.noise, Recorded(recorder), parameters=initial
+        )
         return again.task.named_tensors(last.parameters)
 
     return replay
@@ -220,15 +222,15 @@ def replay(monkeypatch):
 def start(setup, initial_arrays, clock):
     """Trains the devices of a grid, and returns the model as one vector."""
 
-    def start(grid, books, **options):
+    def start(grid, recorder, **options):
         options = {
-            "airs": setup.airs,
+            "aircomp": setup.aircomp,
             "noise": SameNoise(setup.noise),
             "wait_for_devices": 0.0,
             "clock": clock,
             **options,
         }
-        strategy = OverTheAirFedAvg(options.pop("plan", setup.plan), books, **options)
+        strategy = OverTheAirFedAvg(options.pop("plan", setup.plan), recorder, **options)
         return messages.flatten(strategy.start(grid, initial_arrays, timeout=5.0).arrays)
 
     return start
@@ -251,7 +253,7 @@ def own_training(setup):
 
     def own_training(missing=()):
         engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters
-        *_, last = federated_averaging(setup.plan, setup.airs, engine, SameNoise(setup.noise), parameters=initial)
+        *_, last = federated_averaging(setup.plan, setup.aircomp, engine, SameNoise(setup.noise), parameters=initial)
         return last.parameters
 
     return own_training

@@ -1,4 +1,4 @@
-"""Several antennas, in Flower: a device is told its own amplitude and phase, and nothing else."""
+"""Several antennas in Flower: a device gets only its own amplitude and phase."""
 
 import math
 
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from airfed.flower import messages
-from airfed.flower.messages import Order
+from airfed.flower.messages import RoundConfig
 from airfed.privacy.ledger import Ledger
 from airfed.scenario import load
 
 
-@pytest.fixture(params=[{}, {"channel.coherence": 1}], ids=["static", "changing"])
+@pytest.fixture(params=[{}, {"channel.coherence_rounds": 1}], ids=["static", "changing"])
 def scenario(scenario_file, request):
     channel = {"channel": {"model": "rayleigh"}, "fleet.num_devices": 5, "link.antennas": 3}
-    policy = {"policy.name": "full", "policy.size": None, "link.combining": "strongest_eigenvector"}
+    policy = {"policy.name": "full", "policy.size": None, "link.beamforming": "dominant_eigenvector"}
     return load(scenario_file).override({**channel, **policy, **request.param})
 
 
@@ -22,11 +22,11 @@ def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_gr
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
     ledger = Ledger.load(tmp_path / "ledger.jsonl")
-    assert (ledger.header["antennas"], ledger.header["trust"]) == (3, "radio")
+    assert (ledger.header["antennas"], ledger.header["adversary"]) == (3, "all_antennas")
     assert [charge.mu for charge in ledger.charges] == [decided.mu for decided in setup.plan.sequence]
 
 
-def test_a_device_is_told_its_own_amplitude_and_phase_only(setup, start, own_app, make_grid, tmp_path):
+def test_a_device_gets_only_its_own_amplitude_and_phase(setup, start, own_app, make_grid, tmp_path):
     grid = make_grid(own_app, range(5))
     start(grid, tmp_path / "ledger.jsonl")
     _, *rounds = [batch for batch in grid.sent if batch]
@@ -34,13 +34,13 @@ def test_a_device_is_told_its_own_amplitude_and_phase_only(setup, start, own_app
     fleet = setup.plan.problem.fleet
     for index, batch in enumerate(rounds):
         assert all(set(message.content.config_records[messages.RECORD]) == own for message in batch)
-        told = sorted((order.phase, order.amplitude) for order in map(Order.of, batch))
-        heard = fleet.heard_in(index)[setup.plan.sequence[index].scheduled]
-        needed = setup.plan.sequence[index].alignment / np.abs(heard)
-        np.testing.assert_allclose(told, sorted(zip(-np.angle(heard), needed, strict=True)), rtol=1e-12)
+        received = sorted((config.phase, config.amplitude) for config in map(RoundConfig.of, batch))
+        arrived = fleet.effective_channel_in(index)[setup.plan.sequence[index].scheduled]
+        needed = setup.plan.sequence[index].alignment / np.abs(arrived)
+        np.testing.assert_allclose(received, sorted(zip(-np.angle(arrived), needed, strict=True)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("phase", [4.0, math.nan, "0.5", True, 10**40])
 def test_a_phase_that_is_none_is_refused(phase):
     with pytest.raises(ValueError, match="phase"):
-        Order(round_index=0, local_steps=1, learning_rate=0.1, clip_norm=1.0, amplitude=1.0, phase=phase)
+        RoundConfig(round_index=0, local_steps=1, learning_rate=0.1, clip_norm=1.0, amplitude=1.0, phase=phase)

@@ -1,4 +1,4 @@
-"""Channels that change, in Flower: every round asks its own devices, each at its own power."""
+"""Block fading in Flower: every round contacts its own devices, each with its own power."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ BATTERIES = {**OPTIMAL, "budget.scope": "total", "budget.device_power": 0.3, "ch
 
 @pytest.fixture(params=[{"policy.name": "uniform"}, OPTIMAL, BATTERIES], ids=["uniform", "optimal", "batteries"])
 def scenario(scenario_file, request):
-    channel = {"channel": {"model": "rayleigh", "coherence": 1}, "fleet.num_devices": 5}
+    channel = {"channel": {"model": "rayleigh", "coherence_rounds": 1}, "fleet.num_devices": 5}
     return load(scenario_file).override({**channel, **request.param})
 
 
@@ -21,16 +21,18 @@ def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_gr
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
     ledger = Ledger.load(tmp_path / "ledger.jsonl")
-    assert [charge.mu for charge in ledger.charges] == [decided.mu for decided in setup.plan.sequence]
-    assert [c.members.devices.tolist() for c in ledger.charges] == [d.scheduled.tolist() for d in setup.plan.sequence]
+    assert [charge.mu for charge in ledger.charges] == [planned.mu for planned in setup.plan.sequence]
+    assert [c.mask.devices.tolist() for c in ledger.charges] == [d.scheduled.tolist() for d in setup.plan.sequence]
     assert ledger.mu_total == pytest.approx(setup.plan.mu_total, rel=1e-12)
 
 
-def test_every_order_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):
+def test_every_round_config_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):
     grid = make_grid(own_app, range(5))
     start(grid, tmp_path / "ledger.jsonl")
     _, *rounds = [batch for batch in grid.sent if batch]
-    for batch, decided in zip(rounds, setup.plan.sequence, strict=True):
-        orders = [messages.Order.of(message) for message in batch]
-        np.testing.assert_allclose(sorted(order.amplitude**2 for order in orders), np.sort(decided.power), rtol=1e-12)
-    assert len({(*decided.scheduled.tolist(), decided.alignment) for decided in setup.plan.sequence}) > 1
+    for batch, planned in zip(rounds, setup.plan.sequence, strict=True):
+        configs = [messages.RoundConfig.of(message) for message in batch]
+        np.testing.assert_allclose(
+            sorted(config.amplitude**2 for config in configs), np.sort(planned.power), rtol=1e-12
+        )
+    assert len({(*planned.scheduled.tolist(), planned.alignment) for planned in setup.plan.sequence}) > 1

@@ -12,8 +12,8 @@ from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
-from airfed.aircomp import Airs, Superposition
-from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
+from airfed.aircomp import AirComp, Superposition
+from airfed.flower import NoDeviceAvailable, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.execution import execute
@@ -23,7 +23,7 @@ from airfed.training.state import Averages
 
 
 class Nothing:
-    """Books that keep nothing; the noise of a round is always the same."""
+    """Recorder that keep nothing; the noise of a round is always the same."""
 
     def charge(self, index):
         pass
@@ -48,7 +48,7 @@ def test_the_average_is_returned_and_evaluated_and_devices_go_on_with_the_model(
     setup, initial_arrays, own_app, make_grid, tmp_path, clock, average
 ):
     def train(plan, first=0, arrays=initial_arrays, rounds=None, **options):
-        options |= {"airs": setup.airs, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock}
+        options |= {"aircomp": setup.aircomp, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock}
         strategy = OverTheAirFedAvg(plan, Nothing(), first_round=first, **options)
         seen = []
         grid = make_grid(own_app, range(5))
@@ -63,9 +63,9 @@ def test_the_average_is_returned_and_evaluated_and_devices_go_on_with_the_model(
     _, _, models, sent = train(setup.plan)
     strategy, released, seen, sent_too = train(plan)
     expected = Averages(rounds=plan.rounds, names=(average,), latest=models[0].astype(np.float32))
-    for model, told in zip(models[1:], seen[1:], strict=True):
+    for model, evaluated in zip(models[1:], seen[1:], strict=True):
         expected = expected.after(model.astype(np.float32))
-        np.testing.assert_array_equal(told, expected.model(average))
+        np.testing.assert_array_equal(evaluated, expected.model(average))
     np.testing.assert_array_equal(released, seen[-1])
     np.testing.assert_array_equal(messages.flatten(strategy.released), released)
     assert not np.array_equal(released, models[-1])
@@ -75,9 +75,9 @@ def test_the_average_is_returned_and_evaluated_and_devices_go_on_with_the_model(
     going_on = {"first": 2, "arrays": messages.unflatten(first.averages.latest, initial_arrays)}
     _, again, _, _ = train(plan, **going_on, averages=first.averages)
     np.testing.assert_array_equal(again, released)
-    with pytest.raises(ValueError, match="Expected averages with first_round=2: the plan averages the models"):
+    with pytest.raises(ValueError, match="averages must be given with first_round=2"):
         train(plan, **going_on)
-    with pytest.raises(ValueError, match="Expected averages after 1 of 3 rounds; got those after 2 of 3"):
+    with pytest.raises(ValueError, match="averages must be after 1 of 3 rounds, got 2 of 3"):
         train(plan, first=1, averages=first.averages)
 
 
@@ -88,10 +88,12 @@ def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, start
     assert len(question) == 5
     assert len(rounds) == setup.plan.rounds
     for index, batch in enumerate(rounds):
-        amplitude = {m.metadata.dst_node_id - NODE: messages.Order.of(m).amplitude for m in batch}
+        amplitude = {m.metadata.dst_node_id - NODE: messages.RoundConfig.of(m).amplitude for m in batch}
         assert sorted(amplitude) == setup.plan.scheduled.tolist() == [0, 2, 3, 4]
-        np.testing.assert_array_equal([amplitude[k] for k in sorted(amplitude)], setup.airs.at(-1).transmit_amplitude)
-        assert {messages.Order.of(m).local_steps for m in batch} == {setup.plan.local_steps[index]}
+        np.testing.assert_array_equal(
+            [amplitude[k] for k in sorted(amplitude)], setup.aircomp.at(-1).transmit_amplitude
+        )
+        assert {messages.RoundConfig.of(m).local_steps for m in batch} == {setup.plan.local_steps[index]}
 
 
 def test_a_device_that_cheats_is_clipped_by_the_server(setup, own_training, start, own_app, make_grid, tmp_path):
@@ -117,7 +119,7 @@ def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(
     assert [c.devices for c in Ledger.load(tmp_path / "ledger.jsonl").charges] == [4, 4, 4]
 
 
-def test_who_was_told_to_transmit_and_is_not_heard_is_metered_at_its_worst(setup, start, own_app, make_grid, tmp_path):
+def test_a_contacted_device_without_a_reply_is_metered_at_maximum_power(setup, start, own_app, make_grid, tmp_path):
     def garbage(message, reply):
         return Message(
             RecordDict({"over-the-air": ArrayRecord({"signal": Array(np.full(12, np.nan))})}), reply_to=message
@@ -128,39 +130,39 @@ def test_who_was_told_to_transmit_and_is_not_heard_is_metered_at_its_worst(setup
         return [charge.power_metered for charge in Ledger.load(tmp_path / name).charges]
 
     device = NODE + 3
-    well, absent = metered("well"), metered("absent", [0, 2, 4])  # the latter is told nothing
+    well, absent = metered("well"), metered("absent", [0, 2, 4])  # the latter is not contacted
     (worst,) = setup.plan.power[setup.plan.scheduled == 3]
     for name, fault in (("late", lambda message, reply: None), ("garbage", garbage)):
-        unheard = metered(name, faults={(device, 0): fault})
-        assert unheard[0] == pytest.approx(absent[0] + worst)
-        assert well[0] < unheard[0] <= setup.plan.power.sum() * (1 + 1e-12)
+        not_received = metered(name, faults={(device, 0): fault})
+        assert not_received[0] == pytest.approx(absent[0] + worst)
+        assert well[0] < not_received[0] <= setup.plan.power.sum() * (1 + 1e-12)
 
 
-def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
+def test_a_round_without_connected_devices_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
     for devices in ([], [1]):  # device 1 is not scheduled
         grid = make_grid(own_app, devices)
-        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there; nothing was charged"):
+        with pytest.raises(NoDeviceAvailable, match="none of the 4 scheduled devices is connected; nothing was"):
             start(grid, tmp_path / "ledger.jsonl")
         assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
         assert not any("round-index" in message.content["over-the-air"] for batch in grid.sent for message in batch)
 
 
-def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_grid, tmp_path):
+def test_a_round_without_replies_ends_the_training(start, own_app, make_grid, tmp_path):
     faults = {(NODE + k, 1): lambda message, reply: None for k in range(5)}
-    with pytest.raises(Diverged, match="no device sent anything that can be used"):
+    with pytest.raises(Diverged, match="no device sent a valid signal"):
         start(make_grid(own_app, range(5), faults=faults), tmp_path / "ledger.jsonl")
 
 
 @pytest.mark.parametrize("broken", ["question", "amplitude", "model"])
-def test_what_fails_before_a_round_is_sent_is_not_charged(
+def test_a_failure_before_a_round_is_sent_is_not_charged(
     setup, start, initial_arrays, own_app, make_grid, tmp_path, broken, monkeypatch
 ):
-    grid, air = make_grid(own_app, range(5)), setup.airs.at(0)
+    grid, aircomp = make_grid(own_app, range(5)), setup.aircomp.at(0)
     if broken == "question":
         monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
     elif broken == "amplitude":  # an order that a device would refuse
-        air = replace(air, transmit_amplitude=air.transmit_amplitude * np.array([1.0, 1.0, 1.0, np.nan]))
-        monkeypatch.setattr(Airs, "at", lambda self, index: air)
+        aircomp = replace(aircomp, transmit_amplitude=aircomp.transmit_amplitude * np.array([1.0, 1.0, 1.0, np.nan]))
+        monkeypatch.setattr(AirComp, "at", lambda self, index: aircomp)
     else:
         initial_arrays["a"] = Array(np.full(5, np.nan))
     with pytest.raises((ValueError, ZeroDivisionError)):
@@ -168,7 +170,7 @@ def test_what_fails_before_a_round_is_sent_is_not_charged(
     assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
 
 
-def test_a_device_that_comes_back_under_another_id_is_heard_in_the_next_round(
+def test_a_device_that_returns_with_another_id_is_received_in_the_next_round(
     start, own_training, own_app, make_grid, tmp_path
 ):
     grid = make_grid(own_app, range(5))
@@ -201,21 +203,21 @@ def test_nothing_is_sent_that_was_not_charged(start, own_app, make_grid):
     assert len([batch for batch in grid.sent if batch]) == 2  # the question, and round 0
 
 
-def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, tmp_path):
+def test_a_resumed_ledger_includes_the_spent_budget(start, own_app, make_grid, tmp_path):
     path = tmp_path / "ledger.jsonl"
     start(make_grid(own_app, range(5)), path)
     start(make_grid(own_app, range(5)), path)
     charges = Ledger.load(path).charges
     assert [c.round_index for c in charges] == [0, 1, 2] * 2
     assert len({c.run for c in charges}) == 2  # each training is charged, and draws noise, under a name of its own
-    with pytest.raises(ValueError, match="not that of this run"):
+    with pytest.raises(ValueError, match="belongs to another plan"):
         start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 
 
 def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid, initial_arrays, clock, tmp_path):
     path, options = tmp_path / "ledger.jsonl", {"wait_for_devices": 0.0, "clock": clock}
     plan = replace(setup.plan, problem=replace(setup.plan.problem, budget=total_of(setup.plan)))
-    one, two = (OverTheAirFedAvg(plan, path, airs=setup.airs, **options) for _ in range(2))
+    one, two = (OverTheAirFedAvg(plan, path, aircomp=setup.aircomp, **options) for _ in range(2))
     one.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
     with pytest.raises(BudgetExhausted):
         two.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
@@ -240,12 +242,12 @@ def test_noise_is_drawn_once_a_round_at_the_server(setup, start, own_app, make_g
     assert Counting.drawn == [0, 1, 2]
 
 
-def test_the_plan_says_how_many_rounds_and_how_large_the_model_is(setup, initial_arrays, own_app, make_grid, tmp_path):
+def test_the_plan_determines_the_rounds_and_the_size_of_the_model(setup, initial_arrays, own_app, make_grid, tmp_path):
     strategy = OverTheAirFedAvg(setup.plan, tmp_path / "ledger.jsonl")
     grid = make_grid(own_app, range(5))
-    with pytest.raises(ValueError, match="num_rounds=4 from 1 to 3"):
+    with pytest.raises(ValueError, match=r"num_rounds must be between 1 and 3, .* got 4"):
         strategy.start(grid, initial_arrays, num_rounds=4)
-    with pytest.raises(ValueError, match="dimension 12, got 11"):
+    with pytest.raises(ValueError, match="must have 12 numbers, the dimension of the plan, got 11"):
         strategy.start(grid, ArrayRecord([setup.task.initial_parameters[:11]]))
     assert strategy.configure_evaluate(1, ArrayRecord(), None, grid) == []
     assert grid.sent == []
@@ -271,13 +273,13 @@ class TestReadyApp:
         ids=str,
     )
     def test_a_wrong_setting_is_named_before_anything_is_written(self, scenario_file, make_grid, tmp_path, wrong):
-        with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))}=.* in the run configuration"):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} in the run configuration must be "):
             self.run(scenario_file, make_grid(flower.client_app(scenario_file), range(5)), tmp_path / "run", **wrong)
         assert not (tmp_path / "run").exists()
 
-    def test_nobody_there_leaves_a_run_that_goes_on_later(self, scenario_file, make_grid, tmp_path):
+    def test_a_run_without_connected_devices_can_be_resumed(self, scenario_file, make_grid, tmp_path):
         client, out = flower.client_app(scenario_file), tmp_path / "run"
-        with pytest.raises(NobodyThere):
+        with pytest.raises(NoDeviceAvailable):
             self.run(scenario_file, make_grid(client, []), out)
         assert Ledger.load(out / "ledger.jsonl").charges == []
         self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
@@ -334,7 +336,7 @@ class TestReadyApp:
 
         with pytest.raises(KeyboardInterrupt):
             self.run(scenario_file, make_grid(client, range(5), faults={(NODE, 1): crash}), out)
-        with pytest.raises(RunError, match="Expected no run"):
+        with pytest.raises(RunError, match="already contains a run"):
             self.run(scenario_file, make_grid(client, range(5)), out)
         self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
         for name, tensor in replay(out).items():

@@ -33,12 +33,34 @@ REPOSITORY = Path(__file__).parents[2]
 
 # What 0.2.0 called it, where it is called otherwise today: "plan" attributes and arguments, names of a "policy",
 # "option"s, fields of "link" and "budget", values of "trust" and "combining", keys of a scenario and values of a key.
-NAMES: dict[str, str] = {"plan.law": "samples"}
+NAMES: dict[str, str] = {
+    "plan.law": "samples",
+    "policy.noise_free": "fedavg",
+    "policy.central": "dp_fedavg",
+    "policy.truncated": "truncated_inversion",
+    "policy.seif": "artificial_noise",
+    "link.estimation_error": "csi_error",
+    "link.estimation_failure": "csi_failure",
+    "link.trust_estimates": "assume_perfect_csi",
+    "link.combining": "beamforming",
+    "combining.strongest_eigenvector": "dominant_eigenvector",
+    "combining.sum": "equal_gain",
+    "combining.one": "antenna_selection",
+    "link.trust": "adversary",
+    "trust.radio": "all_antennas",
+    "trust.combiner": "combined",
+    "budget.relation": "adjacency",
+    "relation.replace": "replace_one",
+    "key.channel.coherence": "channel.coherence_rounds",
+    "key.channel.estimation_error": "channel.csi_error",
+    "key.channel.trust_estimates": "channel.assume_perfect_csi",
+    "policy.objective.measured": "accuracy",
+}
 
 SLOW = ("preset/liu-lmc", "preset/pomfl", "example/fading")  # seconds each
 
 
-def name(kind: str, old: str) -> str:
+def name(kind: str, old: Any) -> Any:
     """Return what is called `old` in the records."""
     return NAMES.get(f"{kind}.{old}", old)
 
@@ -110,6 +132,7 @@ def problem_of(
         fleet=airfed.Fleet(peak_power=power * spread if decades else power, **seen),
         link=airfed.Link(
             noise_std=draw.power_of_ten(-2, 1),
+            iq=False,  # 0.2.0 sent one entry per symbol
             **{name("link", key): name(key, value) for key, value in (link or {}).items()},
         ),
         learning=airfed.Learning(
@@ -121,7 +144,9 @@ def problem_of(
             strong_convexity=convexity,
             initial_gap=draw.power_of_ten(-2, 2),
         ),
-        budget=airfed.Budget(**{name("budget", key): value for key, value in {**limits, **(budget or {})}.items()}),
+        budget=airfed.Budget(
+            **{name("budget", key): name(key, value) for key, value in {**limits, **(budget or {})}.items()}
+        ),
     )
 
 
@@ -346,17 +371,23 @@ KINDS = {
 
 # Scenarios
 
+# Of an upload, which 0.2.0 rounded: now 15 dBm and 3 dBm in each of d symbols
+POWERS = {
+    "pomfl": {"fleet.peak_power_per_symbol": 248.24 / 7850},
+    "ncairfl": {"fleet.peak_power_per_symbol": 158.64 / 79510},
+}
+
 
 def preset(which: str) -> airfed.Scenario:
     """Return a scenario that airfed comes with."""
-    from airfed.scenario import worlds
+    from airfed.scenario import presets
 
-    return airfed.load(worlds.FOLDER / f"{which}.toml")
+    return airfed.load(presets.FOLDER / f"{which}.toml").override({"link.iq": False, **POWERS.get(which, {})})
 
 
 def example(which: str, **changes: Any) -> airfed.Plan:
     scenario = airfed.load(REPOSITORY / "examples" / f"{which}.toml")
-    return scenario.override(renamed(changes)).plan()
+    return scenario.override({"link.iq": False, **renamed(changes)}).plan()
 
 
 def renamed(changes: dict[str, Any]) -> dict[str, Any]:
@@ -368,6 +399,7 @@ def renamed(changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+OWN_DATA = {"policy__surrogate": "mnist-5k-cnn-4"}  # that of 0.2.0; since then another data set is preferred
 SCENARIOS: dict[str, Any] = {
     "example/paper": lambda: example("paper"),
     "example/paper full": lambda: example("paper", policy__name="full"),
@@ -378,12 +410,12 @@ SCENARIOS: dict[str, Any] = {
     ),
     "example/fading": lambda: example("fading"),
     "example/fading myopic": lambda: example("fading", policy__name="myopic"),
-    "example/private": lambda: example("private"),
+    "example/private": lambda: example("private", **OWN_DATA),
     "example/private by the bound": lambda: example("private", policy__objective="bound"),
-    "example/private full": lambda: example("private", policy__name="full"),
-    "example/private noise": lambda: example("private", link__noise_std=0.1),
-    "example/private epsilon": lambda: example("private", budget__epsilon=8.0),
-    "example/private threshold power": lambda: example("private", policy__name="threshold_power"),
+    "example/private full": lambda: example("private", policy__name="full", **OWN_DATA),
+    "example/private noise": lambda: example("private", link__noise_std=0.1, **OWN_DATA),
+    "example/private epsilon": lambda: example("private", budget__epsilon=8.0, **OWN_DATA),
+    "example/private threshold power": lambda: example("private", policy__name="threshold_power", **OWN_DATA),
     **{
         f"preset/{which}": lambda which=which: preset(which).plan()
         for which in ("liu-lmc", "liu-simeone", "ncairfl", "pomfl", "ris-fl", "yan")
@@ -415,7 +447,6 @@ FIGURES = (
     "violations",
     "lower_bound",
     "noise_share",
-    "device_share",
     "channel_uses",
     "predicted_accuracy",
 )
@@ -424,13 +455,14 @@ FIGURES = (
 def recorded(plan: airfed.Plan) -> dict[str, Any]:
     """Return what is compared of a plan, as plain values."""
     found = {each: getattr(plan, name("plan", each)) for each in FIGURES}
+    found["device_share"] = 1.0 - float(np.mean(plan.sequence.totals.shortfall))
     power, devices = np.asarray(plan.power, dtype=np.float64), plan.problem.fleet.num_devices
     return {
         **found,
         # 0.2.0 named, of limits within 0.1%, not the smallest where rounds differ
-        "binding": None if plan.problem.varies else found["binding"],
+        "binding": None if plan.problem.time_varying else found["binding"],
         # 0.2.0 added it to a scenario's plan by the bound only where it was printed
-        "predicted_accuracy": found["predicted_accuracy"] if plan.objective == "measured" else None,
+        "predicted_accuracy": found["predicted_accuracy"] if plan.objective == "accuracy" else None,
         "violations": list(found["violations"]),
         "scheduled": mask(plan.scheduled, devices),
         "local_steps": digest(json.dumps(list(map(int, plan.local_steps))).encode()),
@@ -547,7 +579,7 @@ class OwnNoise:
 def trained(changes: dict[str, Any]) -> tuple[list[str], list[list[float]]]:
     """Return digests of each round's exact sum and model, and the norms of mean and model and the power transmitted."""
     from airfed.scenario import parse
-    from airfed.training.loop import NoBooks, receive, transmit
+    from airfed.training.loop import NoRecorder, receive, transmit
     from airfed.training.setup import prepare
 
     tables: dict[str, Any] = {}
@@ -561,11 +593,11 @@ def trained(changes: dict[str, Any]) -> tuple[list[str], list[list[float]]]:
     values = []
     model = made.task.initial_parameters
     for index in range(made.plan.rounds):
-        signal: Any = transmit(made.plan, made.airs, made.task.engine, parameters=model, index=index)
-        done = receive(made.plan, signal, OwnNoise(), NoBooks(), parameters=model, index=index)
+        signal: Any = transmit(made.plan, made.aircomp, made.task.engine, parameters=model, index=index)
+        done = receive(made.plan, signal, OwnNoise(), NoRecorder(), parameters=model, index=index)
         model = done.parameters
-        vectors = (done.reception.estimate, model.astype(np.float64))
-        values.append([*(float(np.linalg.norm(each)) for each in vectors), done.reception.power])
+        vectors = (done.aggregate.estimate, model.astype(np.float64))
+        values.append([*(float(np.linalg.norm(each)) for each in vectors), done.aggregate.power])
         sums += [hashlib.sha256(each.tobytes()).hexdigest() for each in (signal.integers, model)]
     made.task.engine.close()
     return sums, values

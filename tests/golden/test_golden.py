@@ -59,10 +59,10 @@ def test_examples_and_presets_have_the_plans_of_0_2_0(case):
 
 
 def test_every_example_and_preset_is_a_case(repository):
-    from airfed.scenario import worlds
+    from airfed.scenario import presets
 
     examples = {path.stem for path in (repository / "examples").glob("*.toml") if "base =" not in path.read_text()}
-    assert {f"example/{each}" for each in examples} | {f"preset/{each}" for each in worlds.NAMES} <= set(CASES)
+    assert {f"example/{each}" for each in examples} | {f"preset/{each}" for each in presets.NAMES} <= set(CASES)
 
 
 @pytest.mark.parametrize("run", make.RUNS)

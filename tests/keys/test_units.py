@@ -29,7 +29,7 @@ def test_metres():
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, None, [1]])
-def test_what_is_no_text_passes(value):
+def test_values_that_are_not_texts_pass(value):
     assert in_si(WATTS)(value) is value
 
 

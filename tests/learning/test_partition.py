@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airfed import _files
-from airfed.learning.data import SCHEMES, partition
+from airfed.learning.data import PARTITIONS, partition
 
 
 @given(
     labels=st.lists(st.integers(0, 6), min_size=1, max_size=80),
     devices=st.integers(1, 40),
-    scheme=st.sampled_from(SCHEMES),
+    scheme=st.sampled_from(PARTITIONS),
     alpha=st.sampled_from([1e-300, 1e-3, 0.05, 0.5, 3.0, 1e6]),
     per_device=st.integers(1, 4),
     seed=st.integers(0, 1000),
@@ -78,7 +78,7 @@ def test_iid_devices_see_all_labels():
 def test_the_images_left_out_are_random():
     left = set()
     for seed in range(20):
-        for scheme in SCHEMES:
+        for scheme in PARTITIONS:
             parts = partition(np.zeros(5, int), 2, scheme=scheme, rng=np.random.default_rng(seed))
             left |= {(scheme, i) for i in range(5)} - {(scheme, i) for i in parts.ravel().tolist()}
     assert len(left) == 15
@@ -87,12 +87,15 @@ def test_the_images_left_out_are_random():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_devices": 6}, "num_devices=6 to be at most the number of images, 5"),
-        ({"num_devices": 0}, "num_devices=0"),
-        ({"scheme": "random"}, "scheme to be one of iid, dirichlet, shards"),
-        ({"alpha": 0.0}, "alpha=0.0 > 0"),
+        ({"num_devices": 6}, "num_devices must be at most 5, the number of images, got 6"),
+        ({"num_devices": 0}, "num_devices must be at least 1, got 0"),
+        ({"scheme": "random"}, "scheme must be one of iid, dirichlet, shards"),
+        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
         ({"alpha": float("inf")}, "alpha"),
-        ({"shards_per_device": 4, "scheme": "shards"}, "shards_per_device=4"),
+        (
+            {"shards_per_device": 4, "scheme": "shards"},
+            "shards_per_device must be at most 2, the images per device, got 4",
+        ),
         ({"labels": [0.5, 1.0]}, "whole numbers"),
         ({"labels": [-1, 1]}, "whole numbers"),
         ({"labels": [[0, 1]]}, "vector"),
@@ -104,7 +107,7 @@ def test_bad_arguments_are_named(change, message):
         partition(**arguments, rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", PARTITIONS)
 def test_a_hundred_thousand_devices_are_no_concern(scheme):
     labels = np.random.default_rng(0).integers(0, 10, 300_000)
     started = time.process_time()
@@ -115,5 +118,7 @@ def test_a_hundred_thousand_devices_are_no_concern(scheme):
 def test_more_devices_times_classes_than_memory_are_refused(monkeypatch):
     labels = np.arange(65536)
     monkeypatch.setattr(_files, "free_memory", lambda: 2**30)
-    with pytest.raises(ValueError, match="a table of 5000 devices × 65536 classes to fit into half of the free memory"):
+    with pytest.raises(
+        ValueError, match="A table of 5000 devices × 65536 classes does not fit into half of the free memory"
+    ):
         partition(labels, 5000, scheme="dirichlet", rng=np.random.default_rng(0))

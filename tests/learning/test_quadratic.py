@@ -69,7 +69,7 @@ def test_updates_are_the_sum_of_the_local_gradients(curvature, steps):
 
 
 @pytest.mark.parametrize("curvature", CURVATURES)
-def test_bits_do_not_depend_on_chunks_order_or_who_else_is_asked(curvature):
+def test_bits_do_not_depend_on_chunks_order_or_other_devices(curvature):
     t = task(curvature=curvature)
     start = np.zeros(t.dimension, np.float32)
 
@@ -142,13 +142,13 @@ def test_the_seed_makes_the_devices():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dimension": 1}, "dimension=1 >= 2"),
-        ({"num_devices": 0}, "num_devices=0"),
-        ({"strong_convexity": 5.0}, "strong_convexity=5.0 <= smoothness=4.0"),
+        ({"dimension": 1}, "dimension must be at least 2, got 1"),
+        ({"num_devices": 0}, "num_devices must be at least 1, got 0"),
+        ({"strong_convexity": 5.0}, "strong_convexity must be at most smoothness=4.0, got 5.0"),
         ({"smoothness": math.nan}, "smoothness"),
-        ({"spread": -1.0}, "spread=-1.0"),
-        ({"center": math.inf}, "center=inf"),
-        ({"curvature": "mine"}, "curvature to be one of shared, own"),
+        ({"spread": -1.0}, "spread must be non-negative and finite, got -1.0"),
+        ({"center": math.inf}, "center must be finite, got inf"),
+        ({"curvature": "mine"}, "curvature must be one of shared, own"),
     ],
 )
 def test_bad_arguments_are_named(change, message):

@@ -1,4 +1,4 @@
-"""A user's own module that is a network of the family is taken for that network, and for no other."""
+"""A user's own module that is a module is recognised as the equivalent network, and as no other."""
 
 import copy
 import logging
@@ -76,7 +76,7 @@ def networks(draw):
 
 @given(networks(), st.data())
 @settings(max_examples=40)
-def test_every_network_of_the_family_is_known_however_it_is_written(network, data):
+def test_every_equivalent_module_is_recognised(network, data):
     assert recognise(models.build_module(network), network.input_shape) == network
     blocks = [data.draw(st.sampled_from(sorted(BLOCKS))) for _ in network.convolutions]
     own = Written(network, data.draw(st.sampled_from(sorted(FLATTENS))), blocks)
@@ -112,9 +112,9 @@ def test_it_trains_with_the_bits_of_the_network_and_the_sums_of_torch(block, bat
     )
     assert [engine.name for engine in (auto, fused, plain)] == ["fused", "fused", "torch"]
     assert auto.network == network
-    (rows, told), (expected, same), (truth, _) = (updates(engine, start) for engine in (auto, fused, plain))
+    (rows, printed), (expected, same), (truth, _) = (updates(engine, start) for engine in (auto, fused, plain))
     assert np.array_equal(rows, expected)
-    assert told == same
+    assert printed == same
     assert np.linalg.norm(rows - truth) < 1e-5 * np.linalg.norm(truth)
 
 
@@ -253,7 +253,7 @@ def test_the_plain_chain_is_known():
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_what_is_another_network_is_not_taken_for_one(name, caplog):
+def test_other_networks_are_not_recognised(name, caplog):
     with pytest.raises(Unlike) as reason:
         recognise(UNLIKE[name], SHAPE)
     assert "\n" not in str(reason.value)
@@ -267,8 +267,8 @@ def test_it_is_left_to_torch_with_the_reason(name, caplog):
     engine = make_engine("auto", UNLIKE[name], *images(), learning_rate=0.1)
     engine.close()
     assert engine.name == "torch"
-    assert "The torch engine trains: the model" in caplog.text
-    with pytest.raises(ValueError, match="The fused engine does not apply: the model"):
+    assert "Using the torch engine: the model" in caplog.text
+    with pytest.raises(ValueError, match="The fused engine cannot be used: the model"):
         make_engine("fused", UNLIKE[name], *images(), learning_rate=0.1)
 
 
@@ -319,13 +319,13 @@ ALIKE |= {f"ageing after {most}": Ageing(most) for most in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_what_only_looks_like_one_is_left_to_torch_loudly(name, caplog):
+def test_a_module_that_only_looks_equivalent_is_trained_by_torch_with_a_warning(name, caplog):
     own = ALIKE[name]
     engine = make_engine("auto", own, *images(), learning_rate=0.1)
     engine.close()
     assert engine.name == "torch"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "looks like a network 4c3-6, but does not compute what that does" in caplog.text
+    assert "looks like a network 4c3-6, but computes other values" in caplog.text
 
 
 def test_zeros_to_begin_with_hide_nothing():
@@ -364,7 +364,7 @@ def file(tmp_path):
     return tmp_path / "own.toml"
 
 
-def test_a_run_tells_what_it_has_recognised(file, tmp_path, capsys):
+def test_a_run_prints_the_recognised_network(file, tmp_path, capsys):
     assert main(["run", str(file), "--out", str(tmp_path / "run")]) == 0
     assert "engine: fused (your model is a network 3c5)" in capsys.readouterr().out
     assert main(["run", str(file), "--out", str(tmp_path / "run"), "--resume"]) == 0
@@ -374,8 +374,8 @@ def test_a_run_tells_what_it_has_recognised(file, tmp_path, capsys):
 
 
 def test_torch_can_be_had(file):
-    for engine, told in (("auto", "fused (your model is a network 3c5)"), ("torch", "torch")):
+    for engine, printed in (("auto", "fused (your model is a network 3c5)"), ("torch", "torch")):
         task = build_task(load(file).override({"run.engine": engine}))
         task.engine.close()
-        assert (task.engine.name, task.trained_by) == (told.partition(" ")[0], told)
+        assert (task.engine.name, task.trained_by) == (printed.partition(" ")[0], printed)
         assert list(task.named_tensors(task.initial_parameters)) == ["0.weight", "0.bias", "4.weight", "4.bias"]

@@ -30,7 +30,7 @@ def mean_loss(t, w):
 def test_the_optimum_solves_the_normal_equations():
     t = task()
     features, labels = (part.reshape(-1, *part.shape[2:]) for part in t.data)
-    assert len(labels) == 7 * 28  # as many for everybody, four are left over
+    assert len(labels) == 7 * 28  # equally many per device; four are not used
     solved = np.linalg.solve(features.T @ features + len(labels) * t.l2 * np.eye(6), features.T @ labels)
     np.testing.assert_allclose(t.optimum, solved, rtol=1e-10)
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_gradient_descent_contracts_to_the_optimum():
     np.testing.assert_allclose(w, t.optimum, atol=1e-3)
 
 
-def test_labels_follow_their_law():
+def test_labels_follow_their_distribution():
     t = task(num_devices=1, samples=20_000, dimension=5, l2=1e-9)
     features, labels = (part[0] for part in t.data)
     residual = labels - features @ np.array([0, 1, 0, 0, 3])
@@ -101,12 +101,12 @@ def test_labels_follow_their_law():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dimension": 4}, "dimension=4 >= 5"),
-        ({"num_devices": 0}, "num_devices=0"),
-        ({"samples": 6}, "samples=6 >= 7"),
-        ({"l2": 0.0}, "l2=0.0"),
-        ({"samples": 10**7}, "samples=10000000.* to fit into memory"),
-        ({"dimension": 10**4}, "to fit into memory"),
+        ({"dimension": 4}, "dimension must be at least 5, got 4"),
+        ({"num_devices": 0}, "num_devices must be at least 1, got 0"),
+        ({"samples": 6}, "samples must be at least 7, one per device, got 6"),
+        ({"l2": 0.0}, "l2 must be positive and finite, got 0.0"),
+        ({"samples": 10**7}, "do not fit into memory with samples=10000000"),
+        ({"dimension": 10**4}, "do not fit into memory"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
@@ -117,14 +117,14 @@ def test_bad_arguments_are_named(change, message):
 # -- in a scenario
 
 
-def test_a_scenario_has_it_by_name_by_table_or_both(world):
+def test_a_scenario_has_it_by_name_by_table_or_both(make_scenario):
     written = {"learning__dimension": None}
-    named = world(learning__model="ridge", **written)
+    named = make_scenario(learning__model="ridge", **written)
     assert named.dimension == 10
     assert build_task(named).task == RidgeTask(num_devices=6, seed=3)
-    table = world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
+    table = make_scenario(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
     assert build_task(table).task == RidgeTask(dimension=5, num_devices=6, samples=60, l2=0.1, seed=3)
-    alone = world(learning__model=None, learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
+    alone = make_scenario(learning__model=None, learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
     assert alone == table
     assert scenario.parse(tomllib.loads(table.to_toml())) == table
     others = [table.override({"learning.ridge.l2": 0.2}), table.override({"learning.ridge.samples": 61}), named]
@@ -132,8 +132,8 @@ def test_a_scenario_has_it_by_name_by_table_or_both(world):
     assert len({build_task(found).data_digest for found in (table, *others)}) == 4
 
 
-def test_its_loss_is_the_gap_and_it_has_no_accuracy(world):
-    learning = build_task(world(learning__model="ridge", learning__ridge={"samples": 600}))
+def test_its_loss_is_the_gap_and_it_has_no_accuracy(make_scenario):
+    learning = build_task(make_scenario(learning__model="ridge", learning__ridge={"samples": 600}))
     assert learning.evaluate(learning.initial_parameters) == {"loss": pytest.approx(learning.task.initial_gap)}
     assert learning.evaluate(learning.task.optimum.astype(np.float32))["loss"] < 1e-9
     assert learning.classes is None
@@ -147,20 +147,25 @@ def test_its_loss_is_the_gap_and_it_has_no_accuracy(world):
             r"learning.model or \[learning.ridge\], not both",
         ),
         ({"learning__model": "ridge", "learning__ridge": {"sample": 60}}, "Unknown key 'learning.ridge.sample'"),
-        ({"learning__model": "ridge", "learning__ridge": {"l2": 0.0}}, "learning.ridge.l2=0.0 > 0"),
-        ({"learning__model": "ridge", "learning__dimension": 4}, "dimension=4 >= 5"),
-        ({"learning__model": "ridge", "learning__ridge": {"samples": 5}}, "samples=5 >= 6"),
-        ({"learning__model": "ridge", "learning__batch_size": 5}, "the ridge model has an engine of its own"),
-        ({"learning__model": "ridge", "run__engine": "torch"}, "the ridge model has an engine of its own"),
+        ({"learning__model": "ridge", "learning__ridge": {"l2": 0.0}}, "learning.ridge.l2 must be positive, got 0.0"),
+        ({"learning__model": "ridge", "learning__dimension": 4}, "dimension must be at least 5, got 4"),
+        (
+            {"learning__model": "ridge", "learning__ridge": {"samples": 5}},
+            "samples must be at least 6, one per device, got 5",
+        ),
+        ({"learning__model": "ridge", "learning__batch_size": 5}, "The ridge model has its own engine"),
+        ({"learning__model": "ridge", "run__engine": "torch"}, "The ridge model has its own engine"),
     ],
 )
-def test_a_wrong_scenario_is_one_sentence(world, changes, says):
+def test_a_wrong_scenario_is_one_sentence(make_scenario, changes, says):
     with pytest.raises(scenario.ScenarioError, match=says):
-        build_task(world(**changes))
+        build_task(make_scenario(**changes))
 
 
-def test_runs_are_stopped_and_resumed_to_the_same_bits(world, tmp_path):
-    small = world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60}, policy__rounds=4)
+def test_runs_are_stopped_and_resumed_to_the_same_bits(make_scenario, tmp_path):
+    small = make_scenario(
+        learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60}, policy__rounds=4
+    )
     assert execute(small, tmp_path / "whole").status == "finished"
     done = []
     half = execute(small, tmp_path / "half", on_round=done.append, stop=lambda: len(done) >= 2)

@@ -223,20 +223,22 @@ def updates(engine, module, moved):
 @pytest.mark.parametrize("model", INSIDE)
 def test_a_model_whose_state_moves_is_refused(engine, model):
     place = r"(mean|tracker\.mean|mean\.of all\.0|norms\.0\.running_mean|norms\.0\.num_batches_tracked)"
-    with pytest.raises(ValueError, match=rf"'{model.__name__}' to keep no state; {place} changes when .* variables\.$"):
+    with pytest.raises(
+        ValueError, match=rf"'{model.__name__}' must have no state, but {place} changes in training, .* variables\.$"
+    ):
         engine(model(), *data(), learning_rate=0.1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", OUTSIDE)
 def test_a_model_with_state_outside_of_it_is_refused(engine, model):
-    with pytest.raises(ValueError, match=f"'{model.__name__}' to give a device the same update whatever was trained"):
+    with pytest.raises(ValueError, match=f"update of the model '{model.__name__}' must not depend on earlier training"):
         engine(model(), *data(), learning_rate=0.1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", HARMLESS)
-def test_what_passes_carries_nothing_from_device_to_device(engine, model):
+def test_an_accepted_model_carries_nothing_between_devices(engine, model):
     check_alone(engine, model)
 
 
@@ -298,7 +300,7 @@ class Chain(nn.Sequential):
 @pytest.mark.parametrize("kept", [0, 0.0, [], torch.zeros(1)], ids=["int", "float", "list", "tensor"])
 def test_a_model_that_counts_its_calls_stays_with_torch(kept):
     recognise(Chain(None), SHAPE)
-    with pytest.raises(Unlike, match="the model changes, as by counting, when it is called"):
+    with pytest.raises(Unlike, match="a call changes the state of the model"):
         recognise(Chain(copy.deepcopy(kept)), SHAPE)
 
 

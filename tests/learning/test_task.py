@@ -10,14 +10,14 @@ from airfed.training.setup import build_task
 
 
 @pytest.fixture
-def digits(tmp_path, world):
+def digits(tmp_path, make_scenario):
     """A function that builds the task of 90 tiny images on 6 devices."""
     labels = np.arange(90) % 3
     images = np.zeros((90, 2, 2), np.float32)
     np.savez(tmp_path / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
 
     def build(**changes):
-        scenario = world(learning__model="logistic", learning__dimension=None, **changes)
+        scenario = make_scenario(learning__model="logistic", learning__dimension=None, **changes)
         task = build_task(scenario.override({"learning.dataset": str(tmp_path / "tiny.npz")}))
         task.engine.close()
         return task
@@ -43,11 +43,11 @@ def test_the_images_come_from_all_and_from_the_seed(digits):
     assert len({task.data_digest for task in (*few.values(), digits(seed=0))}) == 41
 
 
-def test_without_that_key_all_are_dealt_as_ever(digits):
+def test_without_that_key_all_images_are_partitioned(digits):
     dealt = partition(np.arange(90) % 3, 6, rng=seeds.stream(3, "data"))
     assert np.array_equal(digits().shards, dealt)
 
 
 def test_more_images_than_there_are_is_one_sentence(digits):
-    with pytest.raises(ScenarioError, match=r"Expected learning.images to be at most 90, .* got 91"):
+    with pytest.raises(ScenarioError, match=r"learning.images must be at most 90, .* got 91"):
         digits(learning__images=91)

@@ -20,12 +20,13 @@ def strongest_third(problem):
     return np.argsort(problem.fleet.gain)[-max(1, problem.fleet.num_devices // 3) :]
 
 
-OWN = Policy.own(strongest_third)
+OWN = Policy.from_function(strongest_third)
 ALL = {**EVERY, OWN.name: OWN}
 SEEDS = {"static": 2, "random": 6}
 CAUSAL = [name for name in ALL if name != "clairvoyant"]
+REPEATED = ("static/total", "varying/total", "antennas/beamformer total", "varying antennas/beamformer round")
 SLOW = re.compile(
-    r"radio|combiner round|random/round|static/battery t|varying/(add|battery t|cl|imperfect CSI t|li|tr|un)"
+    r"radio|beamformer round|random/round|static/battery t|varying/(add|battery t|cl|imperfect CSI t|li|tr|un)"
 )
 QUICK = [(policy, f"{family}antennas/radio round") for policy in ("optimal", "full") for family in ("", "varying ")]
 CASES = [
@@ -53,7 +54,7 @@ def check(plan, problem, policy):
     if plan.violations:
         assert policy == "paper"
         for name in plan.violations:
-            assert any(f"breaks the {name} limit" in note for note in plan.notes)
+            assert any(f"violates the {name} limit" in note for note in plan.notes)
     else:
         oracle.check_limits(plan, allowed=limits.allowed_mu(problem.budget))
     if problem.budget.air_time is not None:
@@ -69,7 +70,7 @@ def check(plan, problem, policy):
 def test_contract(policy, name):
     for seed in range(SEEDS.get(name.partition("/")[0], 1)):
         problem = problems.CATALOGUE[name](seed)
-        for causal in {False, problem.fleet.changes and policy in CAUSAL}:
+        for causal in {False, problem.fleet.time_varying and policy in CAUSAL}:
             samples = problems.samples(problem) if causal else None
             if words := problems.refusal(policy, name):
                 with pytest.raises(ValueError, match=words):
@@ -77,7 +78,8 @@ def test_contract(policy, name):
                 continue
             plan = planned(problem, policy, samples=samples)
             check(plan, problem, policy)
-            assert planned(problem, policy, samples=samples).to_dict() == plan.to_dict()
+            if name in REPEATED:
+                assert planned(problem, policy, samples=samples).to_dict() == plan.to_dict()
 
 
 @pytest.mark.parametrize("name", [name for name in problems.CATALOGUE if name.startswith(("static", "random"))])
@@ -86,10 +88,14 @@ def test_no_schedule_of_aligned_devices_beats_the_optimum(name):
         problem = problems.CATALOGUE[name](seed)
         best = problems.planned(problem)
         for policy in (*POLICIES, OWN.name):
+            if policy == "weighted":  # not aligned
+                continue
             plan = planned(problem, policy)
             if not plan.violations:
-                assert plan.bound.total >= max(best.bound.total * (1 - 1e-3 * problem.varies - 1e-12), best.lower_bound)
-                if not problem.varies:  # nothing is left unused
+                assert plan.bound.total >= max(
+                    best.bound.total * (1 - 1e-3 * problem.time_varying - 1e-12), best.lower_bound
+                )
+                if not problem.time_varying:  # nothing is left unused
                     assert plan.alignment == pytest.approx(plan.limits[plan.binding], rel=1e-9)
 
 
@@ -111,7 +117,7 @@ def test_with_samples_no_round_depends_on_later_gains(policy, name):
         assert free[0] == free[1]
 
 
-@pytest.mark.parametrize("name", ["static/round", "static/total", "random/total exact replace 2", "varying/total"])
+@pytest.mark.parametrize("name", ["static/round", "static/total", "random/total exact replace_one 2", "varying/total"])
 @pytest.mark.parametrize("policy", ALL)
 def test_rounds_can_be_fixed(policy, name):
     problem = problems.CATALOGUE[name](0)
@@ -121,7 +127,7 @@ def test_rounds_can_be_fixed(policy, name):
     free = planned(problem, policy)
     if policy != "paper" and most == problem.learning.total_steps:  # Algorithm 2 may stop before
         assert free.bound.total <= min(plan.bound.total for plan in each.values()) * (1 + 1e-3)
-        if not problem.varies and policy != "truncated":
+        if not problem.time_varying and policy != "truncated_inversion":
             assert free.to_dict() == each[free.rounds].to_dict()
     assert planned(problem, policy, rounds=np.int64(1)).to_dict() == each[1].to_dict()
 
@@ -132,7 +138,9 @@ def test_gains_of_zero_and_noise_without_end_are_one_sentence(policy):
     drowned = problems.make(noise=1e100, total_power=5e-324)
     for problem in (dead, drowned):
         for rounds in (None, 3):
-            if policy in ("noise_free", "central") or (problem is drowned and policy == "digital"):
+            if policy in ("fedavg", "dp_fedavg") or (
+                problem is drowned and policy in ("digital", "secure_aggregation")
+            ):
                 continue
             with pytest.raises(InfeasibleError, match=r"^No plan fits: [^\n]*\.$"):
                 planned(problem, policy, rounds=rounds)
@@ -145,14 +153,14 @@ def test_the_noise_that_hides_a_device_stays_when_it_is_removed(policy):
             continue
         plan = problems.planned(problems.CATALOGUE[name](0), policy)
         for entry in plan.sequence if plan.private else ():
-            assert entry.signal.hidden_by == plan.problem.link.noise_std  # the receiver's or the server's
+            assert entry.signal.privacy_noise_std == plan.problem.link.noise_std  # the receiver's or the server's
             assert entry.signal.constant_power is None  # nothing that a device sends apart from its update
 
 
 @pytest.mark.parametrize("policy", problems.REPLACE_ONLY)
 def test_no_plan_of_artificial_noise_or_orthogonal_uploads_has_add_remove_adjacency(policy):
     plan = problems.planned(problems.make(scope="total"), policy, rounds=4)
-    other = replace(plan.problem, budget=replace(plan.problem.budget, relation="add_remove"))
+    other = replace(plan.problem, budget=replace(plan.problem.budget, adjacency="add_remove"))
     for attempt in (
         lambda: replace(plan, problem=other),
         lambda: Plan.from_dict(other, plan.to_dict(), METHODS),

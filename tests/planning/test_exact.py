@@ -142,11 +142,11 @@ def test_infeasible_problems_name_the_limit(power):
         best_schedule(gain, power, **(SINGLE | {"cap": 0 * ONE}))
     with pytest.raises(InfeasibleError, match="total power budget leaves no"):
         best_schedule(gain, power, **(SINGLE | {"round_budget": 0 * ONE}))
-    with pytest.raises(InfeasibleError, match="privacy budget holds"):
+    with pytest.raises(InfeasibleError, match="privacy budget limits"):
         best_schedule(gain, power, **(SINGLE | {"cap": 1e-200 * ONE}))
-    with pytest.raises(InfeasibleError, match="total power budget holds"):
+    with pytest.raises(InfeasibleError, match="total power budget limits"):
         best_schedule(gain, power, **(SINGLE | {"round_budget": 1e-320 * ONE}))
-    with pytest.raises(InfeasibleError, match="peak power holds"):
+    with pytest.raises(InfeasibleError, match="peak power limits"):
         best_schedule(gain * 1e-100, power * 1e-220, **(SINGLE | {"cap": ONE}))
 
 

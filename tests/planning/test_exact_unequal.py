@@ -81,11 +81,11 @@ def scale(request, monkeypatch):
     """A share of the work: the search as shipped, or with constants that take it through every branch."""
     if request.param == "as shipped":
         return 1.0
-    monkeypatch.setattr("airfed.planning.unequal._CELLS", 8)
+    monkeypatch.setattr("airfed.planning.unequal._INTERVALS", 8)
     monkeypatch.setattr("airfed.planning.unequal._COLUMNS", 8)
     if request.param == "small leaves":
         monkeypatch.setattr("airfed.planning.unequal._LEAF", 40)
-        monkeypatch.setattr("airfed.planning.unequal._FEW", 0)
+        monkeypatch.setattr("airfed.planning.unequal._FEW_PEAKS", 0)
         return 1.0
     monkeypatch.setattr("airfed.planning.unequal._LEAF", 0)
     return 0.2

@@ -1,7 +1,8 @@
-"""Planning over the whole range of what a problem may hold: a plan whose figures are figures, or one sentence."""
+"""Planning over the whole range of valid problems: a plan with finite values, or one sentence."""
 
 import json
 import math
+import re
 import warnings
 
 import numpy as np
@@ -49,9 +50,9 @@ def problems(draw, most_devices=7, most_steps=8):
         fleet=Fleet(gain=gain, peak_power=power),
         link=Link(
             noise_std=some(),
-            estimation_error=draw(st.one_of(st.just(0.0), WIDE, NARROW)),
-            estimation_failure=draw(DELTA),
-            trust_estimates=draw(st.booleans()),
+            csi_error=draw(st.one_of(st.just(0.0), WIDE, NARROW)),
+            csi_failure=draw(DELTA),
+            assume_perfect_csi=draw(st.booleans()),
         ),
         learning=Learning(
             dimension=draw(st.sampled_from([1, 21840, 2**53])),
@@ -68,7 +69,7 @@ def problems(draw, most_devices=7, most_steps=8):
             total_power=some(decades(-323, 100)),
             scope=scope,
             formula=formula,
-            relation=draw(st.sampled_from(["replace", "add_remove"])),
+            adjacency=draw(st.sampled_from(["replace_one", "add_remove"])),
         ),
     )
 
@@ -82,31 +83,33 @@ def numbers(value):
     return [value] if isinstance(value, int | float) else []
 
 
-def check_plan(problem, decision):
-    record = decision.to_dict()
+def check_plan(problem, result):
+    record = result.to_dict()
     json.dumps(record, allow_nan=False)
-    assert all(math.isfinite(x) and x >= 0 for x in numbers(record))
+    assert all(math.isfinite(x) for x in numbers(record))
+    linear = {name: value for name, value in record.items() if not name.endswith("_db")}
+    assert all(x >= 0 for x in numbers(linear))
     for name in ("alignment", "alignment_coefficient", "power_total", "mu_round", "mu_total", "amplification"):
         assert record[name] > 0
     assert min(record["power"]) > 0
     assert record["bound"]["total"] > 0
-    assert math.isfinite(decision.epsilon_paper)
-    if not decision.violations:
+    assert math.isfinite(result.epsilon_paper)
+    if not result.violations:
         allowed = 1 + 1e-12
-        assert np.all(decision.power <= problem.fleet.peak_power[decision.scheduled] * allowed)
-        assert decision.power_total <= problem.budget.total_power * allowed
+        assert np.all(result.power <= problem.fleet.peak_power[result.scheduled] * allowed)
+        assert result.power_total <= problem.budget.total_power * allowed
         budget = problem.budget
-        spent = decision.epsilon_round if budget.scope == "round" else decision.epsilon_total
-        assert (decision.epsilon_paper if budget.formula == "classic" else spent) <= budget.epsilon * allowed
-    assert decision.policy == "paper" or not decision.violations
+        spent = result.epsilon_round if budget.scope == "round" else result.epsilon_total
+        assert (result.epsilon_paper if budget.formula == "classic" else spent) <= budget.epsilon * allowed
+    assert result.policy == "paper" or not result.violations
     beats_full_participation(
-        problem, num_scheduled=decision.num_scheduled, alignment=decision.alignment, rounds=decision.rounds
+        problem, num_scheduled=result.num_scheduled, alignment=result.alignment, rounds=result.rounds
     )
 
 
 def check_error(error):
     text = str(error)
-    assert text.startswith(("No plan fits", "Expected"))
+    assert re.match(r"No plan fits: |[\w\[\], ]+ must (be|have) |The search over \d+ numbers of rounds stopped ", text)
     assert text.endswith(".")
     assert "\n" not in text
     assert len(text) < 300
@@ -120,31 +123,31 @@ def attack(problem, policy, rounds):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            decision = plan(problem, policy=policy, **options)
+            result = plan(problem, policy=policy, **options)
         except ValueError as error:
             check_error(error)
             return None
-        check_plan(problem, decision)
+        check_plan(problem, result)
         if policy == "optimal":
-            candidates(decision)
-        return decision
+            candidates(result)
+        return result
 
 
 MOST_APART = 40  # numbers of rounds that brute force tries one by one
 
 
-def check_optimum(problem, decision):
+def check_optimum(problem, result):
     """`optimal` is within rounding of the best of all subsets and numbers of rounds.
 
     Where each number of rounds has its own peak powers there are thousands of searches: its own and some others then.
     """
-    if decision is None:
+    if result is None:
         return
     rounds = np.arange(1, problem.learning.total_steps + 1)
     groups = [rounds]
     if amplified(problem) and problem.budget.scope == "total":
         spread = np.geomspace(1, rounds.size, MOST_APART).astype(int)
-        groups = np.union1d(spread, decision.rounds)[:, None] if rounds.size > MOST_APART else rounds[:, None]
+        groups = np.union1d(spread, result.rounds)[:, None] if rounds.size > MOST_APART else rounds[:, None]
     best = math.inf
     with np.errstate(all="ignore"):
         for group in groups:
@@ -152,8 +155,8 @@ def check_optimum(problem, decision):
             best = min(
                 best, brute_force_schedule(problem.fleet.gain, power, **optimal.candidates(problem, group)).objective
             )
-    assert decision.bound.total <= best * (1 + 1e-9)
-    assert decision.bound.total >= best * (1 - 1e-9)
+    assert result.bound.total <= best * (1 + 1e-9)
+    assert result.bound.total >= best * (1 - 1e-9)
 
 
 def examples(count):
@@ -169,7 +172,7 @@ def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
 
 
 @pytest.mark.slow
-@examples(1200)
+@examples(800)
 @given(
     problem=problems(most_devices=30),
     policy=EVERY_POLICY,
@@ -206,4 +209,4 @@ def test_comparing_extreme_problems_is_strict_json(problem):
         check_error(text)
     if "optimal" in plans:
         best = plans["optimal"].bound.total
-        json.dumps({name: decision.bound.total / best - 1 for name, decision in plans.items()}, allow_nan=False)
+        json.dumps({name: result.bound.total / best - 1 for name, result in plans.items()}, allow_nan=False)

@@ -23,12 +23,12 @@ def test_a_budget_below_every_number_is_infeasible():
         limits.allowed_mu(Budget(epsilon=5e-324, delta=1e-3, total_power=1.0, formula="classic"))
 
 
-@pytest.mark.parametrize("relation", ["replace", "add_remove"])
-def test_privacy_limits(random_problem, relation):
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+def test_privacy_limits(random_problem, adjacency):
     rounds = np.arange(1, 10)
     for index in range(20):
         rng = np.random.default_rng(index)
-        whole = random_problem(rng, scope="total", relation=relation)
+        whole = random_problem(rng, scope="total", adjacency=adjacency)
         budget = whole.budget
         per_round = Problem(
             fleet=whole.fleet,
@@ -41,7 +41,7 @@ def test_privacy_limits(random_problem, relation):
         total = limits.privacy_limits(whole, rounds)
         np.testing.assert_allclose(total, each / np.sqrt(rounds), rtol=1e-15)
         # what is reported for θ is within the budget, whatever is rounded on the way
-        sensitivity = 2.0 if relation == "replace" else 1.0
+        sensitivity = 2.0 if adjacency == "replace_one" else 1.0
         for number, theta in zip(rounds, total, strict=True):
             mu = compose(sensitivity * theta / whole.link.noise_std, int(number))
             assert gaussian_epsilon(mu, budget.delta) <= budget.epsilon

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 import airfed
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
+import problems
+from airfed import InfeasibleError, baselines
 from airfed.baselines.digital import levelled
 from airfed.bounds import round_weights
 from airfed.planning import beamforming
 from airfed.planning.time_varying.clairvoyant import clairvoyant
 from airfed.planning.time_varying.device_budgets import myopic
 from airfed.planning.time_varying.instance import thinned
-from airfed.planning.time_varying.planner import instance_of, per_round, seldom
+from airfed.planning.time_varying.planner import instance_of, per_round, strided
 from airfed.policies import BASELINES, EVERY
 
 BUDGETS = {
@@ -27,32 +28,20 @@ def problem(devices=6, rounds=1660, antennas=1, **budget):
     """Power for so many rounds that most of them are planned."""
     rng = np.random.default_rng(0)
     parts = rng.normal(0.0, np.sqrt(0.5), (2, rounds, devices, antennas))
-    channel = parts[0] + 1j * parts[1]
-    return Problem(
-        fleet=Fleet(channel=channel, peak_power=1.0),
-        link=Link(noise_std=1e-3, trust="combiner"),
-        learning=Learning(
-            dimension=21840,
-            total_steps=rounds,
-            clip_norm=1.0,
-            learning_rate=0.1,
-            smoothness=10.0,
-            strong_convexity=0.1,
-            initial_gap=2.3,
-        ),
-        budget=Budget(**{"epsilon": 50.0, "delta": 1e-3, "total_power": 0.3 * devices * rounds} | budget),
-    )
+    given = {"noise": 1e-3, "adversary": "combined", "dimension": 21840, "clip": 1.0, "convexity": 0.1}
+    budget = {"epsilon": 50.0, "total_power": 0.3 * devices * rounds} | budget
+    return problems.make(channel=parts[0] + 1j * parts[1], steps=rounds, **given, **budget)
 
 
-def sampler(there, draws=4):
-    shape = there.fleet.drawn.shape
+def sampler(long, draws=4):
+    shape = long.fleet.drawn.shape
 
     def rest(seen):
         rng = np.random.default_rng(len(seen))
         left = (draws, shape[0] - len(seen), *shape[1:])
         drawn = rng.normal(0.0, np.sqrt(0.5), (2, *left))
         channel = drawn[0] + 1j * drawn[1]
-        return np.abs(channel) if there.fleet.antennas == 1 else channel
+        return np.abs(channel) if long.fleet.antennas == 1 else channel
 
     return rest
 
@@ -67,14 +56,14 @@ def sampler(there, draws=4):
     ],
 )
 def test_ten_thousand_device_rounds_are_planned_in_seconds(policy, budget, antennas, known):
-    there = problem(antennas=antennas, **BUDGETS[budget])
+    long = problem(antennas=antennas, **BUDGETS[budget])
     options = {"threshold": 0.1} if policy == "threshold" else {}
     if budget == "battery" and policy in BASELINES and policy != "liu_simeone":
         with pytest.raises(InfeasibleError, match="batteries"):
-            airfed.plan(there, policy=policy)
+            airfed.plan(long, policy=policy)
         return
     before = time.process_time()
-    plan = airfed.plan(there, policy=policy, samples=None if known else sampler(there), **options)
+    plan = airfed.plan(long, policy=policy, samples=None if known else sampler(long), **options)
     assert time.process_time() - before < 30.0
     assert not plan.violations
 
@@ -99,49 +88,49 @@ def test_the_rounds_that_are_chosen_so_are_about_the_best(rolling):
     assert chosen.objective <= min(others) * 1.02
 
 
-def test_a_rule_is_asked_once_about_each_round():
-    there, asked = problem(devices=2, rounds=400), []
+def test_a_rule_is_called_once_for_each_round():
+    long, calls = problem(devices=2, rounds=400), []
 
-    def decide(seen, index):
-        asked.append(index)
+    def schedule(seen, index):
+        calls.append(index)
         return np.arange(2)
 
-    found = per_round(there, decide, method=baselines.Digital())
-    assert sorted(asked) == sorted(set(asked))
+    found = per_round(long, schedule, method=baselines.Digital())
+    assert sorted(calls) == sorted(set(calls))
     assert found.rounds <= 400
 
 
-def test_a_sampler_is_asked_in_each_round_of_few_and_seldom_of_many():
+def test_a_sampler_is_called_in_each_of_few_rounds_and_at_a_stride_in_many():
     for rounds, most in ((540, 1), (5000, 84)):
-        there, drawn = problem(devices=1, rounds=rounds), []
-        gain = there.fleet.gain
+        long, drawn = problem(devices=1, rounds=rounds), []
+        gain = long.fleet.gain
 
         def draws(seen, drawn=drawn, gain=gain):
             drawn.append(len(gain) - len(seen))
             return gain[None, len(seen) :]
 
-        rare = seldom(draws, there)
+        rare = strided(draws, long)
         for index in range(rounds):
             np.testing.assert_array_equal(rare(gain[:index])[0], gain[index:])
         assert sum(drawn) <= 160_000
         assert len(drawn) == -(-rounds // most)
 
 
-def test_combiners_of_late_rounds_are_not_searched_for_and_the_plan_says_so(monkeypatch):
-    monkeypatch.setattr(beamforming, "MOST_CHOSEN", 4)
-    there = problem(devices=3, rounds=12, antennas=2, total_power=1e-5, epsilon=1e5)
-    plan = airfed.plan(there, rounds=8)
+def test_beamformers_of_late_rounds_are_not_searched_for_and_the_plan_says_so(monkeypatch):
+    monkeypatch.setattr(beamforming, "MOST_SEARCHED", 4)
+    long = problem(devices=3, rounds=12, antennas=2, total_power=1e-5, epsilon=1e5)
+    plan = airfed.plan(long, rounds=8)
     vectors = airfed.antennas.eigenvectors(plan.problem.fleet.channel)[:, 0]
-    alike = np.abs(np.sum(np.conj(vectors) * plan.problem.fleet.combiner, axis=1))
+    alike = np.abs(np.sum(np.conj(vectors) * plan.problem.fleet.beamformer, axis=1))
     np.testing.assert_allclose(alike[4:], 1.0)
     assert np.any(alike[:4] < 1 - 1e-6)
-    assert any("strongest eigenvector" in note for note in plan.notes)
-    assert not airfed.plan(there, rounds=4).notes
+    assert any("dominant eigenvector" in note for note in plan.notes)
+    assert not airfed.plan(long, rounds=4).notes
 
 
 def test_long_plans_with_batteries_are_certified_and_no_worse_than_equal_shares():
-    there = problem(devices=2, rounds=700, device_power=60.0)
-    instance = instance_of(there)
+    long = problem(devices=2, rounds=700, device_power=60.0)
+    instance = instance_of(long)
     found = clairvoyant(instance)
     assert found.lower_bound <= found.objective <= myopic(instance, rolling=True).objective * (1 + 1e-9)
 

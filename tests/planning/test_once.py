@@ -46,5 +46,5 @@ def test_amplitudes_that_break_a_limit_are_flagged(problem):
 
 @pytest.mark.parametrize("answer", [amplitudes(), amplitudes() > 0, [[1e-3] * 4] * 5, [[1e-3], [1e-3] * 4]])
 def test_what_contradicts_the_settings_or_is_no_table_of_amplitudes_is_refused(problem, answer):
-    with pytest.raises(ValueError, match=r"rounds=4, as fixed; got 5|each once, or 4 amplitudes|each once; got list"):
+    with pytest.raises(ValueError, match=r"number of rounds, 4; got 5|to 3, or 4 amplitudes|to 3; got list"):
         plan(problem, policy=once(lambda problem: answer), rounds=4)

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
+import problems
+from airfed import Budget, Fleet, InfeasibleError, Link, plan
 from airfed.planning import limits
 from airfed.planning.paper import alternate, beats_full_participation, solve_p2, solve_p3
 
@@ -85,7 +86,7 @@ def test_with_equal_powers_algorithm_1_is_the_optimum_for_given_rounds(random_pr
 
 
 @pytest.mark.parametrize("decades", [0.0, 2.0])
-def test_lemma_4_where_privacy_alone_limits_everybody_transmits(random_problem, decades):
+def test_lemma_4_if_only_privacy_binds_all_devices_transmit(random_problem, decades):
     met = 0
     for index in range(200):
         problem = random_problem(np.random.default_rng(index), decades=decades, total_steps=5)
@@ -103,7 +104,7 @@ def test_lemma_4_where_privacy_alone_limits_everybody_transmits(random_problem, 
 
 
 def test_lemma_6_leaves_out_the_empty_set(random_problem):
-    # A privacy budget that limits nobody: |Q| = N, and the print's last pair would be the empty set.
+    # A privacy budget that does not bind: |Q| = N, and the printed last pair would be the empty set.
     problem = random_problem(np.random.default_rng(0), devices=4)
     generous = dataclasses.replace(problem, budget=dataclasses.replace(problem.budget, epsilon=1e9))
     assert len(printed_pairs(generous, 1)) == 4
@@ -142,9 +143,9 @@ def test_p3_is_a_search_over_all_feasible_rounds(random_problem):
 def test_algorithm_2_comes_to_rest_where_neither_step_moves(random_problem, scope, formula):
     for index in range(60):
         problem = random_problem(np.random.default_rng(index), scope=scope, formula=formula)
-        decision = alternate(problem)
-        scheduled, theta, rounds = decision.devices, decision.alignment, decision.rounds
-        assert decision.notes == ()
+        result = alternate(problem)
+        scheduled, theta, rounds = result.devices, result.alignment, result.rounds
+        assert result.notes == ()
         again, same = solve_p2(problem, rounds)
         assert again.tolist() == scheduled.tolist()
         assert same == pytest.approx(theta, rel=1e-12)
@@ -157,24 +158,12 @@ def test_algorithm_2_comes_to_rest_where_neither_step_moves(random_problem, scop
 def paper_sized(rng, *, decades=0.0, devices=100, total_steps=200):
     gain = np.maximum(rng.rayleigh(np.sqrt(0.5), devices), 10 ** rng.uniform(-2, -0.3))
     power = 10 ** rng.uniform(-decades / 2, decades / 2, devices) if decades else 1.0
-    return Problem(
-        fleet=Fleet(gain=gain, peak_power=power),
-        link=Link(noise_std=10 ** rng.uniform(-2, 0.5)),
-        learning=Learning(
-            dimension=21840,
-            total_steps=total_steps,
-            clip_norm=1.0,
-            learning_rate=0.1,
-            smoothness=10.0,
-            strong_convexity=10 ** rng.uniform(-2, 0),
-            initial_gap=10 ** rng.uniform(-1, 3),
-        ),
-        budget=Budget(
-            epsilon=10 ** rng.uniform(-0.5, 2),
-            delta=1e-3,
-            total_power=10 ** rng.uniform(1, 5),
-            formula="classic",
-        ),
+    return problems.make(
+        gain,
+        power=power,
+        **{"noise": 10 ** rng.uniform(-2, 0.5), "dimension": 21840, "steps": total_steps, "clip": 1.0},
+        **{"convexity": 10 ** rng.uniform(-2, 0), "gap": 10 ** rng.uniform(-1, 3)},
+        **{"epsilon": 10 ** rng.uniform(-0.5, 2), "total_power": 10 ** rng.uniform(1, 5), "formula": "classic"},
     )
 
 
@@ -188,7 +177,7 @@ def test_algorithm_2_stops_at_a_partial_optimum(instances):
     assert ratio.min() >= 1 - 1e-12
     assert (
         np.mean(ratio > 1.01) > 0.05
-    )  # more than 1% above the joint optimum; the law of the instances decides how often
+    )  # more than 1% above the joint optimum; the frequency depends on the random instances
     assert ratio.max() > 1.5
     assert np.mean(ratio < 1 + 1e-9) > 0.2  # and often it is the optimum
 
@@ -245,25 +234,16 @@ def lemma_7_as_printed(problem, size, theta):
 
 
 def lemma_7_example(total_power):
-    return Problem(
-        fleet=Fleet(gain=[0.1, 1.0, 1.0, 1.0], peak_power=1.0),
-        link=Link(noise_std=1.0),
-        learning=Learning(
-            dimension=1000,
-            total_steps=1,
-            clip_norm=1.0,
-            learning_rate=1.0,
-            smoothness=1.0,
-            strong_convexity=0.5,
-            initial_gap=1.0,
-        ),
-        budget=Budget(epsilon=100.0, delta=1e-3, total_power=total_power, formula="classic"),
+    return problems.make(
+        [0.1, 1.0, 1.0, 1.0],
+        **{"noise": 1.0, "dimension": 1000, "steps": 1, "clip": 1.0, "rate": 1.0, "smoothness": 1.0, "convexity": 0.5},
+        **{"gap": 1.0, "epsilon": 100.0, "total_power": total_power, "formula": "classic"},
     )
 
 
 def test_lemma_7_as_printed_misses_what_the_total_power_decides():
     # q_1 < c_1: full participation reaches only q_1. With c_1 in its place the printed condition compares with a value
-    # that full participation does not have, and keeps silent where scheduling is 19 times better.
+    # that full participation does not have, and guarantees nothing where scheduling is 19 times better.
     problem = lemma_7_example(total_power=0.01)
     devices = np.array([1, 2, 3])
     theta = float(limits.largest_alignment(problem, devices, np.array([1]))[0])
@@ -298,7 +278,7 @@ def test_lemma_7_cannot_be_had_for_less():
     assert psi(noisy, 1, 0.99 * least) > full_participation(noisy, 1)
 
 
-def test_lemma_7_is_silent_where_it_is_void_or_not_met():
+def test_lemma_7_guarantees_nothing_if_it_is_void_or_not_met():
     problem = lemma_7_example(total_power=1e6)
     quiet = dataclasses.replace(problem, link=Link(noise_std=1e-3))  # dσ² ≤ 8N²m²
     assert not beats_full_participation(quiet, num_scheduled=3, alignment=1.0, rounds=1)
@@ -306,16 +286,16 @@ def test_lemma_7_is_silent_where_it_is_void_or_not_met():
     assert beats_full_participation(problem, num_scheduled=3, alignment=1.0, rounds=1)
 
 
-def test_lemma_7_with_a_device_that_cannot_be_heard():
+def test_lemma_7_with_an_unreachable_device():
     problem = lemma_7_example(total_power=1.0)
-    deaf = dataclasses.replace(problem, fleet=Fleet(gain=[0.0, 1.0], peak_power=1.0))
-    assert beats_full_participation(deaf, num_scheduled=1, alignment=0.5, rounds=1)
+    unreachable = dataclasses.replace(problem, fleet=Fleet(gain=[0.0, 1.0], peak_power=1.0))
+    assert beats_full_participation(unreachable, num_scheduled=1, alignment=0.5, rounds=1)
     with pytest.raises(InfeasibleError, match="gain 0"):
-        alternate(deaf)
+        alternate(unreachable)
 
 
-def test_notes_say_when_the_iteration_did_not_rest(random_problem, monkeypatch):
+def test_a_note_reports_that_the_iteration_did_not_converge(random_problem, monkeypatch):
     problem = random_problem(np.random.default_rng(0), total_steps=20)
     calls = iter(range(1, 1000))
     monkeypatch.setattr("airfed.planning.paper.solve_p3", lambda *args: (1 + next(calls) % 2, 1.0 / next(calls)))
-    assert any("not come to rest" in note for note in alternate(problem).notes)
+    assert any("did not converge" in note for note in alternate(problem).notes)

@@ -23,17 +23,17 @@ def test_plans_keep_every_limit_and_use_up_one(instances):
     for index in range(instances):
         scope, formula = problems.FORMULAS[index % 3]
         decades = (EQUAL, DIFFERENT)[index % 2]
-        relation = ("replace", "add_remove")[index // 2 % 2]
+        adjacency = ("replace_one", "add_remove")[index // 2 % 2]
         steps = int(rng.integers(1, 13))
         problem = problems.random(
-            rng, decades=decades, scope=scope, formula=formula, relation=relation, total_steps=steps
+            rng, decades=decades, scope=scope, formula=formula, adjacency=adjacency, total_steps=steps
         )
-        decision = plan(problem)
-        allowed = limits_by_hand(decision)
+        result = plan(problem)
+        allowed = limits_by_hand(result)
         tightest = min(allowed, key=allowed.get)
-        assert decision.alignment <= allowed[tightest] * (1 + 1e-12)
-        assert decision.alignment >= allowed[tightest] * (1 - 1e-9)
-        assert decision.binding == tightest
+        assert result.alignment <= allowed[tightest] * (1 + 1e-12)
+        assert result.alignment >= allowed[tightest] * (1 - 1e-9)
+        assert result.binding == tightest
         binding[tightest] += 1
     assert min(binding.values()) > 0.1 * instances  # the instances try all three
 
@@ -43,15 +43,15 @@ def mu_by_hand(formula, epsilon, delta):
     return (classic_mu if formula == "classic" else gaussian_mu)(epsilon, delta)
 
 
-def limits_by_hand(decision):
-    problem, budget = decision.problem, decision.problem.budget
+def limits_by_hand(result):
+    problem, budget = result.problem, result.problem.budget
     mu = mu_by_hand(budget.formula, budget.epsilon, budget.delta)
-    gain = problem.fleet.gain[decision.scheduled]
-    shrink = np.sqrt(decision.rounds) if budget.scope == "total" else 1.0
+    gain = problem.fleet.gain[result.scheduled]
+    shrink = np.sqrt(result.rounds) if budget.scope == "total" else 1.0
     return {
-        "privacy": problem.link.noise_std * mu / shrink / (2.0 if budget.relation == "replace" else 1.0),
-        "peak_power": (gain * np.sqrt(problem.fleet.peak_power[decision.scheduled])).min(),
-        "total_power": np.sqrt(budget.total_power / (decision.rounds * np.sum(gain**-2.0))),
+        "privacy": problem.link.noise_std * mu / shrink / (2.0 if budget.adjacency == "replace_one" else 1.0),
+        "peak_power": (gain * np.sqrt(problem.fleet.peak_power[result.scheduled])).min(),
+        "total_power": np.sqrt(budget.total_power / (result.rounds * np.sum(gain**-2.0))),
     }
 
 
@@ -113,13 +113,13 @@ def test_extreme_magnitudes_give_a_plan_or_a_reason():
         problem = extreme_problem(rng)
         for policy in POLICIES:
             try:
-                decision = problems.planned(problem, policy)
+                result = problems.planned(problem, policy)
             except InfeasibleError:
                 outcomes["infeasible"] += 1
                 outcomes["without a cause"] += bool(np.all(problem.fleet.gain > 0))
                 continue
-            json.dumps(decision.to_dict(), allow_nan=False)
-            assert policy == "paper" or not decision.violations
+            json.dumps(result.to_dict(), allow_nan=False)
+            assert policy == "paper" or not result.violations
             outcomes["plan"] += 1
     assert outcomes["plan"] > 600
     assert outcomes["infeasible"] > 30
@@ -179,16 +179,16 @@ def test_bad_rounds_are_named(rounds):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"policy": "best"}, "policy to be one of optimal, paper, full, uniform, top_k, threshold"),
-        ({"size": 2}, "no size with policy='optimal'"),
-        ({"policy": "full", "size": 2}, "no size"),
-        ({"policy": "top_k", "size": 4}, "size=4 <= num_devices=3"),
-        ({"policy": "uniform", "size": 0}, "size=0 >= 1"),
-        ({"policy": "uniform", "size": 1.0}, "size to be a whole number"),
-        ({"policy": "uniform", "seed": -1}, "seed=-1"),
-        ({"policy": "uniform", "seed": 1.5}, "seed to be a whole number"),
+        ({"policy": "best"}, "policy must be one of weighted, optimal, paper, full, uniform, top_k, threshold"),
+        ({"size": 2}, "policy='optimal' has no setting size"),
+        ({"policy": "full", "size": 2}, "no setting size"),
+        ({"policy": "top_k", "size": 4}, "size must be at most num_devices, 3; got 4"),
+        ({"policy": "uniform", "size": 0}, "size must be at least 1, got 0"),
+        ({"policy": "uniform", "size": 1.0}, "size must be a whole number"),
+        ({"policy": "uniform", "seed": -1}, "seed must be at least 0, got -1"),
+        ({"policy": "uniform", "seed": 1.5}, "seed must be a whole number"),
         ({"policy": "threshold"}, "threshold"),
-        ({"policy": "threshold", "threshold": -1.0}, "threshold=-1.0 >= 0"),
+        ({"policy": "threshold", "threshold": -1.0}, "threshold must be non-negative and finite, got -1.0"),
         ({"policy": "threshold", "threshold": float("nan")}, "threshold"),
         ({"threshold": 0.5}, "threshold"),
     ],
@@ -201,7 +201,7 @@ def test_bad_arguments_are_named(options, named):
 # The rules
 
 
-def test_full_takes_everybody_and_top_k_the_strongest_and_the_first_of_equals():
+def test_full_takes_all_devices_and_top_k_the_strongest_with_ties_to_the_first():
     problem = example(fleet__gain=[0.3, 1.0, 0.3, 0.9, 0.3])
     assert plan(problem, policy="full").scheduled.tolist() == [0, 1, 2, 3, 4]
     assert plan(problem, policy="top_k", size=3).scheduled.tolist() == [0, 1, 3]
@@ -227,16 +227,16 @@ def test_uniform_is_deterministic_per_seed_and_differs_across_seeds():
     assert draws == again
     assert all(len(draw) == 10 for draw in draws)
     assert len({tuple(draw) for draw in draws}) == 50
-    assert plan(problem, policy="uniform", seed=1).num_scheduled == 15  # half the fleet unless told
+    assert plan(problem, policy="uniform", seed=1).num_scheduled == 15  # half the fleet by default
 
 
 def test_uniform_has_its_own_stream():
     problem = fleet_of(30)
     expected = np.sort(seeds.stream(7, "policy").choice(30, 10, replace=False))
     assert plan(problem, policy="uniform", size=10, seed=7).scheduled.tolist() == expected.tolist()
-    world = scenario.parse(tables())
-    uniform = world.override({"policy.name": "uniform", "policy.size": 5})
-    np.testing.assert_array_equal(world.problem().fleet.gain, uniform.problem().fleet.gain)
+    loaded = scenario.parse(tables())
+    uniform = loaded.override({"policy.name": "uniform", "policy.size": 5})
+    np.testing.assert_array_equal(loaded.problem().fleet.gain, uniform.problem().fleet.gain)
 
 
 def test_uniform_gives_every_device_the_same_chance():
@@ -253,11 +253,11 @@ def test_uniform_gives_every_device_the_same_chance():
 
 def test_neighbours_that_add_or_remove_a_device_allow_twice_the_signal():
     replace = plan(example(link__noise_std=0.01), rounds=5)
-    add_remove = plan(example(link__noise_std=0.01, budget__relation="add_remove"), rounds=5)
+    add_remove = plan(example(link__noise_std=0.01, budget__adjacency="add_remove"), rounds=5)
     assert replace.binding == add_remove.binding == "privacy"
     assert add_remove.alignment == pytest.approx(2 * replace.alignment, rel=1e-12)
     assert add_remove.epsilon_paper == pytest.approx(replace.epsilon_paper, rel=1e-12)
-    assert add_remove.to_dict()["relation"] == "add_remove"
+    assert add_remove.to_dict()["adjacency"] == "add_remove"
 
 
 def test_a_total_budget_holds_for_all_rounds_and_a_round_budget_does_not():
@@ -292,12 +292,12 @@ def tables():
 
 
 def test_the_plan_does_not_depend_on_the_data():
-    world = scenario.parse(tables())
-    expected = json.dumps(plan(world.problem()).to_dict())
+    loaded = scenario.parse(tables())
+    expected = json.dumps(plan(loaded.problem()).to_dict())
     for changes in (
         {"learning.dataset": "fashion-mnist"},
         {"learning.dataset": "mnist", "learning.partition": "dirichlet", "learning.alpha": 0.1},
         {"learning.partition": "shards", "learning.shards_per_device": 3, "learning.batch_size": 7},
         {"learning.dataset": "/nowhere/at/all", "learning.dimension": 21840},
     ):
-        assert json.dumps(plan(world.override(changes).problem()).to_dict()) == expected
+        assert json.dumps(plan(loaded.override(changes).problem()).to_dict()) == expected

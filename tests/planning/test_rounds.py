@@ -23,7 +23,7 @@ def large(gain, power, *, steps=200, noise_std=10.0, error=0.0, scope="round", t
     }
     return Problem(
         fleet=Fleet(gain=gain, peak_power=power),
-        link=Link(noise_std=noise_std, estimation_error=error),
+        link=Link(noise_std=noise_std, csi_error=error),
         learning=Learning(total_steps=steps, **(constants | learning)),
         budget=Budget(epsilon=2.0, delta=1e-3, total_power=total_power, scope=scope),
     )
@@ -49,9 +49,9 @@ def fleets(count=DEVICES):
 
 @pytest.fixture
 def work(monkeypatch):
-    """Devices that searches have looked at, in units of one pass over the fleet, and the limit on their number."""
+    """Devices that searches have visited, in units of one pass over the fleet, and the limit on their number."""
     seen = {"solved": 0, "passes": 0.0}
-    split, finish, rounds = unequal._split, unequal._finish, exact.Rounds.total
+    split, finish, rounds = unequal._split, unequal._finish, exact.RoundCandidates.total
 
     def count_split(rounds_, node, index, ceiling):
         seen["passes"] += (node.load.size + 512 * index.size) / DEVICES
@@ -67,7 +67,7 @@ def work(monkeypatch):
 
     monkeypatch.setattr(unequal, "_split", count_split)
     monkeypatch.setattr(unequal, "_finish", count_finish)
-    monkeypatch.setattr(exact.Rounds, "total", count_rounds)
+    monkeypatch.setattr(exact.RoundCandidates, "total", count_rounds)
     return seen
 
 
@@ -75,8 +75,8 @@ def work(monkeypatch):
 @pytest.mark.parametrize("smoothness", [10.0, 1e12, 1e40, 1e100])
 def test_ties_cost_no_more_than_a_few_hundred_passes(work, shape, smoothness):
     gain, power = fleets()[shape]
-    decision = plan(large(gain, power, smoothness=smoothness))
-    assert 1 <= decision.num_scheduled <= DEVICES
+    result = plan(large(gain, power, smoothness=smoothness))
+    assert 1 <= result.num_scheduled <= DEVICES
     assert work["passes"] < 400
     assert work["solved"] < 40
 
@@ -85,9 +85,9 @@ def test_ties_cost_no_more_than_a_few_hundred_passes(work, shape, smoothness):
 @pytest.mark.parametrize(("scope", "error"), [("round", 0.0), ("total", 0.0), ("round", 0.1), ("total", 0.1)])
 def test_many_numbers_of_rounds_take_a_handful_of_searches(work, steps, scope, error):
     gain, power = fleets()["independent"]
-    decision = plan(large(gain, power, steps=steps, scope=scope, error=error, smoothness=1e3))
-    assert 1 <= decision.rounds <= steps
-    assert not decision.violations
+    result = plan(large(gain, power, steps=steps, scope=scope, error=error, smoothness=1e3))
+    assert 1 <= result.rounds <= steps
+    assert not result.violations
     assert 0 < work["solved"] < 40
 
 
@@ -97,7 +97,7 @@ def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
     monkeypatch.setattr(exact, "_TOGETHER", 0)
     gain, power = fleets(300)[shape]
     problem = large(gain, power, steps=120, scope=scope, smoothness=smoothness, noise_std=0.5, total_power=300.0)
-    decision = plan(problem)
+    result = plan(problem)
     rounds = np.arange(1, 121)
     values = candidates(problem, rounds)
     best = np.inf
@@ -110,7 +110,7 @@ def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
             noise_weight=values["noise_weight"],
         )
         best = min(best, values["offset"][each] + values["scale"][each] * space.objective.min())
-    assert decision.bound.total == pytest.approx(best, rel=1e-13)
+    assert result.bound.total == pytest.approx(best, rel=1e-13)
 
 
 def small(rng):
@@ -155,7 +155,7 @@ def test_bounds_and_chords_are_below_what_they_bound():
         _, rounds = usable_rounds(gain.size, **arguments)
 
         def solve(index, share, gain=gain, power=power, rounds=rounds):
-            one = rounds.alone(index, share)
+            one = rounds.single(index, share)
             names = {"cap": one.cap, "round_budget": one.budget, "offset": one.offset, "scale": one.scale}
             return brute_force_schedule(gain, power, **names, noise_weight=one.noise_weight).objective
 
@@ -170,7 +170,7 @@ def test_bounds_and_chords_are_below_what_they_bound():
 def test_a_search_that_finds_no_end_says_so(monkeypatch):
     monkeypatch.setattr(exact, "_MOST", 2)
     gain, power = fleets(300)["independent"]
-    with pytest.raises(ValueError, match=r"^Expected rounds to be fixed: of 700 .* after 2 have been solved\.$"):
+    with pytest.raises(ValueError, match=r"^The search over 700 numbers of rounds stopped after 2 .* Fix rounds\.$"):
         plan(large(gain, power, steps=700, smoothness=1e3, noise_std=0.5, total_power=300.0))
 
 

@@ -1,4 +1,4 @@
-"""Tables for elsewhere: what a reader of CSV, Markdown or LaTeX gets is what the terminal shows, and all of it."""
+"""Tables as CSV, Markdown and LaTeX have all cells of the table in the terminal."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from airfed.cli import account, main
+from airfed.cli import ledger, main
 from airfed.cli.app import app
 from airfed.text import output
 from airfed.text.tables import plain_table
@@ -30,7 +30,7 @@ def filled(rows, **options):
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=2, max_size=4).map(lambda rows: [list(row) for row in rows]))
-def test_every_format_says_what_the_table_says(rows):
+def test_every_format_has_all_cells_of_the_table(rows):
     table = filled([["a", "b", "c"], *rows])
     expected = output.cells(table)
     assert expected[0] == ["a", "b", "c"]
@@ -48,21 +48,21 @@ def test_every_format_says_what_the_table_says(rows):
     body = [line for line in output.exported(table, "latex").splitlines() if line.endswith(r" \\")]
     assert len(body) == len(expected)
     for line in body:
-        bare = re.sub(r"\\[&%$#_{}]", "", line.removesuffix(r"\\"))  # what is escaped means nothing
+        bare = re.sub(r"\\[&%$#_{}]", "", line.removesuffix(r"\\"))  # without escaped characters
         assert bare.count("&") == 2
         assert bare.count("$") % 2 == 0
         assert bare.count("{") == bare.count("}")
         assert not re.search(r"[%#~_^]", re.sub(r"\$[^$]*\$", "", bare))
 
 
-def test_a_title_is_kept_where_there_is_a_place_for_it():
+def test_a_title_is_kept_where_the_format_has_one():
     table = filled([["x"], ["1"]], title="All [b]of[/b] it")
     assert output.exported(table, "csv") == "x\n1\n"
     assert output.exported(table, "markdown") == "**All of it**\n\n|   x |\n|----:|\n|   1 |\n"
     assert output.exported(table, "latex").startswith("% All of it\n\\begin{tabular}{r}\n")
 
 
-def test_every_command_that_shows_tables_takes_a_format():
+def test_every_command_that_prints_tables_accepts_a_format():
     commands = {name for name in app if not name.startswith("-")}
     assert {name for name in commands - {"data"} if "--format" not in options(app[name])} == WITHOUT_TABLES
 
@@ -72,12 +72,12 @@ def options(command):
 
 
 @pytest.mark.parametrize("command", ["plan", "compare", "ledger", "calibrate", "sweep"])
-def test_a_command_prints_tables_alone(command, repository, tmp_path, capsys, world):
+def test_a_command_prints_only_tables(command, repository, tmp_path, capsys, make_scenario):
     scenario = tmp_path / "small.toml"
-    scenario.write_text(world(learning__total_steps=40, policy__rounds=40, budget__scope="round").to_toml())
+    scenario.write_text(make_scenario(learning__total_steps=40, policy__rounds=40, budget__scope="round").to_toml())
     given = ["--out", str(tmp_path / "out"), "--jobs", "1"] if command == "sweep" else []
     if command == "ledger":
-        execute(world(learning__total_steps=40, policy__rounds=40, budget__scope="round"), tmp_path / "run")
+        execute(make_scenario(learning__total_steps=40, policy__rounds=40, budget__scope="round"), tmp_path / "run")
         scenario = tmp_path / "run"
     if command == "sweep":
         scenario = tmp_path / "sweep.toml"
@@ -98,7 +98,7 @@ def test_a_command_prints_tables_alone(command, repository, tmp_path, capsys, wo
             assert all(" ".join(cell.split()) in text for row in rows for cell in row)
     assert printed.err or command == "calibrate"  # the sentences; a quadratic task has none
     assert main([command, str(scenario), *given, "--format", "csv", "--json"]) == 2
-    assert "Expected --json or --format, not both." in capsys.readouterr().err
+    assert "--json and --format exclude each other." in capsys.readouterr().err
 
 
 def test_the_checks_of_an_audit_are_a_table(capsys):
@@ -110,9 +110,11 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
         "checks": checks,
         "mu_lower": None,
         "warnings": [],
+        "mode": "signals",
+        "not_attacked": [],
         "seconds": 1,
     }
-    account._print_audit(output.make_console("csv"), summary | {"seconds": 1}, None)
+    ledger._print_audit(output.make_console("csv"), summary | {"seconds": 1}, None)
     assert capsys.readouterr().out == 'check,verdict,finding\nclip,fail,"‖x‖ = 2 [ϖ], not 1"\n'
 
 

@@ -1,4 +1,4 @@
-"""Pictures and words of plans whose rounds differ say what the plan says, cell by cell and watt by watt."""
+"""Charts and text of time-varying plans show the numbers of the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airfed import Budget, Fleet, Learning, Link, Problem, policies
+import problems
+from airfed import Fleet, policies
 from airfed.cli import main
 from airfed.cli import plan as plan_command
 from airfed.planning import Amplitudes, Plan, limits
@@ -39,50 +40,42 @@ def a_plan(
     sizes: tuple[int, ...] = (),
     **changes: object,
 ) -> Plan:
-    """A random plan whose tightest limit binds; `beyond` > 1 breaks it; `never` devices never send.
+    """Return a random plan whose tightest limit binds; `beyond` > 1 breaks it; `never` devices are never scheduled.
 
-    With `sizes`, the first so many devices send in each round.
+    With `sizes`, the first so many devices are scheduled in each round.
     """
     rng = np.random.default_rng(seed)
     batteries = tuple(rng.uniform(0.5, 2.0, devices).tolist()) if battery else None
-    problem = Problem(
-        fleet=Fleet(gain=rng.rayleigh(0.7, (rounds, devices)) + 0.02, peak_power=rng.uniform(0.5, 2.0, devices)),
-        link=Link(noise_std=1.0),
-        learning=Learning(
-            dimension=50,
-            total_steps=2 * rounds + 1,
-            learning_rate=0.1,
-            clip_norm=1.0,
-            smoothness=10.0,
-            strong_convexity=0.1,
-            initial_gap=2.0,
-        ),
-        budget=Budget(epsilon=5.0, delta=1e-3, total_power=0.3 * devices, scope=scope, device_power=batteries),  # type: ignore[arg-type]
+    problem = problems.make(
+        rng.rayleigh(0.7, (rounds, devices)) + 0.02,
+        power=rng.uniform(0.5, 2.0, devices),
+        **{"noise": 1.0, "steps": 2 * rounds + 1, "clip": 1.0, "convexity": 0.1, "gap": 2.0},
+        **{"total_power": 0.3 * devices, "scope": scope, "device_power": batteries},
     )
-    member = rng.random((rounds, devices)) < rng.uniform(0.1, 0.9)
-    member[:, 0] = True
-    member[:, devices - never :] = False
+    scheduled = rng.random((rounds, devices)) < rng.uniform(0.1, 0.9)
+    scheduled[:, 0] = True
+    scheduled[:, devices - never :] = False
     if sizes:
-        member = np.arange(devices) < np.array(sizes)[:, None]
+        scheduled = np.arange(devices) < np.array(sizes)[:, None]
     theta = rng.uniform(0.2, 1.0, rounds)
-    loose = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=theta, share=member))
+    loose = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=theta, share=scheduled))
     theta = theta * (beyond * min(loose.limits.values()) / loose.alignment)
-    return replace(loose, amplitudes=Amplitudes(level=theta, share=member), **changes)  # type: ignore[arg-type]
+    return replace(loose, amplitudes=Amplitudes(level=theta, share=scheduled), **changes)  # type: ignore[arg-type]
 
 
-def members(plan: Plan) -> np.ndarray:
+def mask(plan: Plan) -> np.ndarray:
     """Which device is scheduled in which round, (rounds, devices)."""
     return plan.amplitude > 0
 
 
 @given(SEEDS, st.integers(1, 40), st.integers(1, 30))
-def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
+def test_cells_are_the_participation_mask(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds, never=devices // 3)
     shares = series.power_shares(plan, 1, 1)
     painted = ~np.isnan(shares)
-    sends = np.count_nonzero(members(plan), axis=0)
+    sends = np.count_nonzero(mask(plan), axis=0)
     order = np.argsort(-sends, kind="stable")
-    assert painted.tolist() == members(plan).T[order].tolist()
+    assert painted.tolist() == mask(plan).T[order].tolist()
     assert painted.sum(axis=1).tolist() == sorted(sends.tolist(), reverse=True)
     for entry in plan.sequence:
         column = shares[:, entry.index]
@@ -93,7 +86,7 @@ def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
 
 @given(SEEDS, st.integers(50, 200), st.integers(90, 330))
 @settings(max_examples=20)
-def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
+def test_merged_cells_keep_the_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
     tall, wide = -(-devices // 60), -(-rounds // 100)
     shares = series.power_shares(plan, tall, wide)
@@ -105,8 +98,8 @@ def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices
     )
     total = sum(float(np.sum(e.power / plan.problem.fleet.peak_power[e.scheduled])) for e in plan.sequence)
     assert np.nansum(shares * held) == pytest.approx(total)
-    order = np.argsort(-np.count_nonzero(members(plan), axis=0), kind="stable")
-    ranked = members(plan).T[order]
+    order = np.argsort(-np.count_nonzero(mask(plan), axis=0), kind="stable")
+    ranked = mask(plan).T[order]
     r, c = rows - 1, columns - 1  # the last ones may hold fewer
     assert np.isnan(shares[r, c]) == (not ranked[r * tall :, c * wide :].any())
 
@@ -124,8 +117,8 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
     plan = a_plan(seed, devices, rounds)
     axes, lines = drawn(lambda axes: figure.plot_levels(axes, plan))
     assert lines["θ"].tolist() == plan.amplitudes.level.tolist()
-    assert lines["privacy"].tolist() == plan.ceilings["privacy"].tolist()
-    assert lines["peak power of the scheduled devices"].tolist() == plan.ceilings["peak_power"].tolist()
+    assert lines["privacy"].tolist() == plan.round_limits["privacy"].tolist()
+    assert lines["peak power of the scheduled devices"].tolist() == plan.round_limits["peak_power"].tolist()
     low, high = axes.get_ylim()
     assert all(low < line.min() <= line.max() < high for line in lines.values())
     axes, bars = drawn(lambda axes: figure.plot_sizes(axes, plan))
@@ -135,7 +128,7 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
 
 @given(SEEDS, st.integers(1, 20), st.integers(1, 300), st.sampled_from(["round", "total"]), st.booleans())
 @settings(max_examples=15)
-def test_what_is_left_is_what_the_plan_does_not_spend(
+def test_the_remaining_budgets_are_the_unspent_ones(
     seed: int, devices: int, rounds: int, scope: str, battery: bool
 ) -> None:
     plan = a_plan(seed, devices, rounds, scope=scope, battery=battery)
@@ -162,13 +155,13 @@ def test_what_is_left_is_what_the_plan_does_not_spend(
         assert left["device_power_median"][-1] == pytest.approx(1 - np.median(used), abs=1e-9)
     for name, share in spent.items():
         assert left[name][-1] == pytest.approx(1 - share, abs=1e-9)
-    if plan.binding in left:  # what binds is spent
+    if plan.binding in left:  # the binding limit is spent
         assert left[plan.binding][-1] == pytest.approx(0.0, abs=1e-9)
     _, lines = drawn(lambda axes: figure.plot_budgets(axes, plan))
     assert [y.tolist() for y in lines.values()] == [values.tolist() for values in left.values()]
 
 
-def test_a_budget_that_is_broken_is_seen_to_be() -> None:
+def test_a_broken_budget_is_visible() -> None:
     plan = a_plan(3, battery=True, beyond=1.2)
     assert plan.violations
     _, left = series.budgets_left(plan)
@@ -178,12 +171,12 @@ def test_a_budget_that_is_broken_is_seen_to_be() -> None:
     assert axes.get_ylim()[0] == pytest.approx(broken[-1])
 
 
-def test_the_map_tells_who_sends_in_a_round() -> None:
+def test_the_map_shows_the_devices_of_a_round() -> None:
     plan = a_plan(2, 12, 9)
     text = figure.svg(lambda axes: figure.plot_power_map(axes, plan), "map", height=300, salt="a")
     entry = plan.sequence[3]
-    told = f"round: 4\ndevices: {entry.scheduled.size}\nθ: {entry.alignment:.4g}\nW: {entry.power_planned:.4g}"
-    assert re.findall("<title>(.*?)</title>", text, flags=re.DOTALL)[3] == told
+    expected = f"round: 4\ndevices: {entry.scheduled.size}\nθ: {entry.alignment:.4g}\nW: {entry.power_planned:.4g}"
+    assert re.findall("<title>(.*?)</title>", text, flags=re.DOTALL)[3] == expected
     assert "data:image/png;base64" in text
 
 
@@ -200,30 +193,32 @@ def test_the_figure_has_all_pictures_and_its_legend_covers_none(devices: int, ro
 
 @given(SEEDS, st.integers(1, 30), st.integers(1, 30), st.booleans())
 @settings(max_examples=30)
-def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int, rounds: int, battery: bool) -> None:
+def test_text_fits_80_columns_and_has_the_numbers_of_the_plan(
+    seed: int, devices: int, rounds: int, battery: bool
+) -> None:
     plan = a_plan(seed, devices, rounds, battery=battery, never=devices // 3)
     text = str(plan)
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
-    sends = np.count_nonzero(members(plan)[:, plan.most_exposed])
+    sends = np.count_nonzero(mask(plan)[:, plan.most_exposed])
     when = f"{sends} of {rounds} rounds" if rounds > 1 else "the only round"
     for fact in (
         f"Schedule {words.span(plan.sizes)} of {devices} devices per round, {words.count(rounds, 'round')} of ",
         f"{words.LIMITS[plan.binding]} is the limit.",
         f"most exposed round {plan.epsilon_round:.5g} ",
-        f"most exposed device, its rounds {plan.epsilon_total:.5g} √Σμ² = {plan.mu_total:.5g}",
-        f"all devices, all rounds {plan.power_total:.5g}",
+        f"in total, most exposed device {plan.epsilon_total:.5g} μ in total = {plan.mu_total:.5g}",
+        f"sum over devices and rounds {plan.power_total:.5g}",
         f"at most {plan.sequence.device_power(rounds).max():.5g}",
         f"device {plan.most_exposed}, scheduled in {when}.",
     ):
         assert fact in flat
-    silent = devices - plan.num_scheduled
-    assert (f"{words.count(silent, 'device')} {'is' if silent == 1 else 'are'} never scheduled." in flat) == (
-        silent > 0
+    inactive = devices - plan.num_scheduled
+    assert (f"{words.count(inactive, 'device')} {'is' if inactive == 1 else 'are'} never scheduled." in flat) == (
+        inactive > 0
     )
-    assert ("emptiest battery" in flat) == battery
+    assert ("most used battery" in flat) == battery
     assert "μ√I" not in text
-    assert "the best plan" not in text
+    assert "the best aligned plan" not in text
 
 
 @given(st.floats(0.0, 40.0))
@@ -232,7 +227,9 @@ def test_the_gap_is_never_understated(gap: float) -> None:
     plan = a_plan(6)
     plan = replace(plan, lower_bound=plan.bound.total / (1 + gap))
     said = words.gap_sentence(plan)
-    found = re.match(r"At most ([\d.e-]+)(%| times) above the best plan that knows all gains: ", said)
+    found = re.match(
+        r"At most ([\d.e-]+)(%| times) above the best aligned plan that knows all gains, whose bound is at least ", said
+    )
     assert found is not None
     share = float(found[1]) / (100 if found[2] == "%" else 1)
     assert plan.gap * (1 - 1e-2 * (found[2] != "%")) - 1e-12 <= share <= 1.01 * plan.gap + 1.01e-3
@@ -240,13 +237,13 @@ def test_the_gap_is_never_understated(gap: float) -> None:
     assert words.gap_sentence(replace(plan, lower_bound=2 * plan.bound.total)) == ""
 
 
-def test_rounds_that_are_alike_are_said_once() -> None:
+def test_equal_rounds_are_described_once() -> None:
     plan = a_plan(7, 4, 3)
     theta = np.full(3, float(plan.amplitudes.level.min()))
     alike = replace(plan, amplitudes=Amplitudes(level=theta, share=np.ones((1, 4), dtype=bool)))
-    assert words.decision_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
+    assert words.schedule_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
     assert "smallest" not in str(alike)
-    assert "chosen, smallest" in str(plan)
+    assert "this plan, smallest" in str(plan)
 
 
 def test_policies_side_by_side_fit_80_columns() -> None:
@@ -268,7 +265,7 @@ def test_policies_side_by_side_fit_80_columns() -> None:
     figure.comparison_figure(plans).draw_without_rendering()
 
 
-def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> None:
+def test_json_lists_the_devices_of_each_round(tmp_path, capsys, monkeypatch) -> None:
     plan = a_plan(10)
     file = tmp_path / "s.toml"
     file.write_text(template.SCENARIO)
@@ -280,9 +277,7 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
 
     found = printed()
     assert found["scheduled_listed"] is True
-    assert [entry["scheduled"] for entry in found["sequence"]] == [
-        np.flatnonzero(row).tolist() for row in members(plan)
-    ]
+    assert [entry["scheduled"] for entry in found["sequence"]] == [np.flatnonzero(row).tolist() for row in mask(plan)]
     assert [entry["epsilon"] for entry in found["sequence"]] == [entry.epsilon for entry in plan.sequence]
     assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
     monkeypatch.setattr(plan_command, "_MOST_LISTED", int(plan.sizes.sum()) - 1)
@@ -340,11 +335,14 @@ def test_a_notebook_shows_a_plan_as_tables() -> None:
     plan = replace(a_plan(14), notes=("<script>alert(1)</script>",), prediction=expected)
     page = ET.fromstring(plan._repr_html_())
     titles = [next(table.iter("th")).text for table in page.iter("table")]
-    assert titles == ["Limits, if all θ grew together", "Bound on the gap (Theorem 1)", "Power, worst case", "Privacy"]
+    assert titles == [
+        *("Limits on θ, all rounds scaled alike", "Bound on the optimality gap (Theorem 1)"),
+        *("Power in the worst case", "Privacy"),
+    ]
     assert not list(page.iter("pre"))
     assert not list(page.iter("script"))
     said = " ".join("".join(page.itertext()).split())
-    assert words.decision_sentence(plan) in said
+    assert words.schedule_sentence(plan) in said
     assert "! <script>alert(1)</script>" in said
     assert "\\n" not in said
     assert f"{plan.epsilon_total:.5g}" in said

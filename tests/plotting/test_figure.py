@@ -1,10 +1,11 @@
-"""Figures show the numbers of plans, runs and audits; text stays text; files are written whole."""
+"""Figures show the numbers of plans, runs and audits; text is never markup; files are written atomically."""
 
 from __future__ import annotations
 
 import errno
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed import Budget, Fleet, Learning, Link, Problem, planning, policies
+import problems
+from airfed import planning, policies
 from airfed.plotting import colours, figure, series
 from airfed.text.phrases import number
 
@@ -22,22 +24,8 @@ HOSTILE = '<script>alert(1)</script> & "$\\frac{$" _'
 
 def a_plan(devices: int = 40) -> planning.Plan:
     gain = np.random.default_rng(0).rayleigh(np.sqrt(0.5), devices) + 0.1
-    learning = Learning(
-        dimension=50,
-        total_steps=60,
-        learning_rate=0.1,
-        clip_norm=1.0,
-        smoothness=10.0,
-        strong_convexity=0.1,
-        initial_gap=2.0,
-    )
-    problem = Problem(
-        fleet=Fleet(gain=gain, peak_power=np.ones(devices)),
-        link=Link(noise_std=1.0),
-        learning=learning,
-        budget=Budget(epsilon=5.0, delta=1e-3, total_power=200.0),
-    )
-    return policies.plan(problem)
+    given = {"noise": 1.0, "steps": 60, "clip": 1.0, "convexity": 0.1, "gap": 2.0, "total_power": 200.0}
+    return policies.plan(problems.make(gain, **given))
 
 
 def panels(devices: int = 40) -> dict[str, figure.Draw]:
@@ -81,10 +69,10 @@ def test_svg_is_text_in_the_colours_of_the_page_the_same_each_time(title: str) -
     assert "<style" not in text
     boxes = [(float(box.get("x")), float(box.get("width"))) for box in tree.iter() if box.get("class") == "hover"]
     assert all(a + size == pytest.approx(b, abs=0.2) for (a, size), (b, _) in pairwise(boxes))
-    told = [element.text for element in tree.iter() if element.tag == "title"]
+    titles = [element.text for element in tree.iter() if element.tag == "title"]
     names = values(draw)
-    assert told
-    assert all(any(f"{name}: " in text for text in told) for name in names)
+    assert titles
+    assert all(any(f"{name}: " in text for text in titles) for name in names)
     other = figure.svg(draw, title, height=270, salt="another")
     ids = [set(re.findall(r'\bid="(.*?)"', drawn)) for drawn in (text, other)]
     assert ids[0]
@@ -94,24 +82,26 @@ def test_svg_is_text_in_the_colours_of_the_page_the_same_each_time(title: str) -
 def hostile(axes: figure.Axes) -> None:
     x = np.arange(1.0, 4)
     for name, listed in ((HOSTILE, True), ("_" + HOSTILE, True), (HOSTILE + "!", False)):
-        figure._line(axes, name, x, x, "ink", listed=listed)
+        figure._plot_lines(axes, [series.Series(name=name, colour="ink", x=x, y=x, listed=listed)])
 
 
-def test_text_stays_text(tmp_path) -> None:
+def test_text_is_never_markup(tmp_path) -> None:
     text = figure.svg(hostile, HOSTILE, height=200, salt="x")
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 6
-    sheet = figure._sheet({HOSTILE: hostile}, height=3, places=["a"], note=HOSTILE)
+    sheet = figure._sheet({HOSTILE: hostile}, height=3, mosaic=["a"])
+    sheet.set_label(HOSTILE)
     figure.save(sheet, tmp_path / "hostile.png")
+    assert (tmp_path / "hostile.txt").read_text() == f"{HOSTILE}\n"
     assert len(sheet.legends[0].texts) == 2
-    with pytest.raises(ValueError, match="Expected a picture name"):
+    with pytest.raises(ValueError, match=r"A picture name must end in \.png, \.pdf or \.svg, got hostile\.exe"):
         figure.save(sheet, tmp_path / "hostile.exe")
     with pytest.raises(ValueError, match="Cannot write"):
         figure.save(sheet, tmp_path / "no" / "folder.png")
 
 
 def test_a_picture_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
-    sheet, file = figure._sheet({"x": hostile}, height=3, places=["a"]), tmp_path / "picture.png"
+    sheet, file = figure._sheet({"x": hostile}, height=3, mosaic=["a"]), tmp_path / "picture.png"
     figure.save(sheet, file)
     before = file.read_bytes()
 
@@ -129,7 +119,7 @@ def test_a_picture_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> Non
 @pytest.mark.parametrize("devices", [1, 40])
 def test_the_legend_of_a_sheet_covers_no_panel(devices: int) -> None:
     plan = a_plan(devices)
-    for sheet in (figure.plan_figure(plan, "a note"), figure.comparison_figure({"optimal": plan, "paper": plan})):
+    for sheet in (figure.plan_figure(plan), figure.comparison_figure({"optimal": plan, "paper": plan})):
         sheet.draw_without_rendering()
         legend = sheet.legends[0].get_window_extent()
         assert not any(legend.overlaps(axes.get_tightbbox()) for axes in sheet.axes)
@@ -152,6 +142,25 @@ def test_every_colour_is_on_the_page_light_and_dark() -> None:
         assert css.count(f"--{name}:") == 2
     assert all(value[6:-1] in {*colours.PALETTE, *colours.PAGE} for value in colours.VARIABLES.values())
     assert colours.policy("mine:own_policy") == "ink"
+
+
+def test_each_method_has_one_look_of_its_own() -> None:
+    looks = {name: tuple(colours.marker(name).values()) for name in policies.EVERY}
+    assert len({colour for colour, _, _ in looks.values()}) == len(looks)
+    assert len({(shape, face == "white") for _, shape, face in looks.values()}) == len(looks)
+    styles = colours.line_styles({name: name for name in looks})
+    assert all(colours.PALETTE[styles[name][0]] == colour for name, (colour, _, _) in looks.items())
+
+
+def test_a_bound_far_above_the_others_does_not_squeeze_them() -> None:
+    plan = a_plan()
+    worse = replace(plan, amplitudes=replace(plan.amplitudes, level=plan.amplitudes.level / 100))
+    assert worse.bound.total > 20 * plan.bound.total
+    (axes,) = figure.comparison_figure({"optimal": plan, "paper": plan, "full": worse}).axes
+    assert plan.bound.total < axes.get_xlim()[1] < 2 * plan.bound.total
+    texts = [text.get_text() for text in axes.texts]
+    assert ["outside the axis" in text for text in texts] == [False, False, True]
+    assert number(worse.bound.total, 4) in texts[2]
 
 
 @given(st.floats(-1e300, 1e300), st.integers(2, 6))

@@ -76,7 +76,7 @@ def test_classic_is_unsafe_above_the_limit(delta, excess):
     assert gaussian_epsilon(mu, delta) > classic_epsilon(mu, delta)
 
 
-def test_a_printed_50_is_really_127_point_7():
+def test_epsilon_50_by_lemma_1_is_exactly_127_point_7():
     assert round(gaussian_epsilon(classic_mu(50.0, 1e-3), 1e-3), 1) == 127.7
 
 
@@ -221,7 +221,7 @@ def test_compose_and_split_are_the_nearest_doubles_on_the_safe_side(mu, rounds):
 
 
 @given(mu=mus, rounds=rounds_counts)
-def test_what_is_split_composes_within_the_whole(mu, rounds):
+def test_split_rounds_compose_within_the_total(mu, rounds):
     assert compose(split(mu, rounds), rounds) <= mu <= split(compose(mu, rounds), rounds)
     assert compose(mu, 1) == split(mu, 1) == mu
 
@@ -242,24 +242,24 @@ def test_composition_beyond_the_doubles_is_infinite():
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (classic_epsilon, (-1.0, 1e-3), r"mu=-1\.0 >= 0"),
-        (classic_epsilon, (1.0, 0.0), r"0 < delta=0\.0 < 1"),
-        (classic_mu, (-2.0, 1e-3), r"epsilon=-2\.0 >= 0"),
-        (classic_mu, (1.0, 1.0), r"0 < delta=1\.0 < 1"),
-        (classic_limit, (1.5,), r"0 < delta=1\.5 < 1"),
-        (classic_validity, (math.nan, 1e-3), "epsilon to be a number, got NaN"),
-        (classic_validity, (1.0, -1e-3), r"0 < delta=-0\.001 < 1"),
-        (gaussian_delta, (math.inf, 1.0), "mu=inf >= 0 and finite"),
-        (gaussian_delta, (1.0, -1.0), r"epsilon=-1\.0 >= 0"),
-        (gaussian_log_delta, ("1", 1.0), "mu to be a number, got '1'"),
-        (gaussian_log_delta, (1.0, math.inf), "epsilon=inf >= 0 and finite"),
-        (gaussian_epsilon, (math.nan, 1e-5), "mu to be a number, got NaN"),
-        (gaussian_epsilon, (1.0, 1.0), r"0 < delta=1\.0 < 1"),
-        (gaussian_mu, (True, 1e-5), "epsilon to be a number, got True"),
-        (gaussian_mu, (1.0, 0), "0 < delta=0 < 1"),
-        (compose, (1.0, 0), "rounds=0 >= 1"),
-        (compose, (-1.0, 3), r"mu=-1\.0 >= 0"),
-        (split, (1.0, 2.0), r"rounds to be a whole number, got 2\.0"),
+        (classic_epsilon, (-1.0, 1e-3), r"mu must be non-negative and finite, got -1\.0"),
+        (classic_epsilon, (1.0, 0.0), r"delta must be strictly between 0 and 1, got 0\.0"),
+        (classic_mu, (-2.0, 1e-3), r"epsilon must be non-negative and finite, got -2\.0"),
+        (classic_mu, (1.0, 1.0), r"delta must be strictly between 0 and 1, got 1\.0"),
+        (classic_limit, (1.5,), r"delta must be strictly between 0 and 1, got 1\.5"),
+        (classic_validity, (math.nan, 1e-3), "epsilon must be a number, got NaN"),
+        (classic_validity, (1.0, -1e-3), r"delta must be strictly between 0 and 1, got -0\.001"),
+        (gaussian_delta, (math.inf, 1.0), "mu must be non-negative and finite, got inf"),
+        (gaussian_delta, (1.0, -1.0), r"epsilon must be non-negative and finite, got -1\.0"),
+        (gaussian_log_delta, ("1", 1.0), "mu must be a number, got '1'"),
+        (gaussian_log_delta, (1.0, math.inf), "epsilon must be non-negative and finite, got inf"),
+        (gaussian_epsilon, (math.nan, 1e-5), "mu must be a number, got NaN"),
+        (gaussian_epsilon, (1.0, 1.0), r"delta must be strictly between 0 and 1, got 1\.0"),
+        (gaussian_mu, (True, 1e-5), "epsilon must be a number, got True"),
+        (gaussian_mu, (1.0, 0), "delta must be strictly between 0 and 1, got 0"),
+        (compose, (1.0, 0), "rounds must be at least 1, got 0"),
+        (compose, (-1.0, 3), r"mu must be non-negative and finite, got -1\.0"),
+        (split, (1.0, 2.0), r"rounds must be a whole number, got 2\.0"),
     ],
 )
 def test_a_bad_value_is_named(function, arguments, message):

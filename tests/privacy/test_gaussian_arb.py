@@ -1,4 +1,4 @@
-"""The exact functions against Arb's balls, at points that nobody chose.
+"""The exact functions against Arb's balls, at random points.
 
 A ball holds the truth for certain: an answer that it gives is a proof, and where it gives none it is made smaller. That
 the returned double is on the safe side of the truth, and its neighbour is not, means that it is the truth correctly

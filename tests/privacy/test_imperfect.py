@@ -1,5 +1,6 @@
-"""Channels that are known only roughly: how much stronger a device arrives, and plans that provide for it."""
+"""Imperfect CSI: how much stronger a device arrives, and plans that account for it."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, bounds, channel, plan
-from airfed.aircomp import Airs
+import problems
+from airfed import InfeasibleError, Link, bounds, channel, plan
+from airfed.aircomp import AirComp
 from airfed.audit import Subject, audit
+from airfed.cli.app import main
 from airfed.planning import limits, optimal
 from airfed.privacy.imperfect import amplification
+from airfed.privacy.ledger import Ledger
+from airfed.scenario import ScenarioError
 from brute_force import brute_force_schedule
 
 SMALL = {"pairs": 240, "trials": 40_000, "samples": 100_000}
@@ -49,24 +54,14 @@ def test_limit_cases_and_bad_values():
         with pytest.raises(ValueError):
             amplification([1.0], **bad)
         with pytest.raises(ValueError):
-            Link(noise_std=1.0, estimation_error=bad["nmse"], estimation_failure=bad["failure"])
+            Link(noise_std=1.0, csi_error=bad["nmse"], csi_failure=bad["failure"])
 
 
-def problem(gain, *, nmse, scope="round", peak_power=1.0, total_power=50.0, epsilon=3.0, trust=False):
-    return Problem(
-        fleet=Fleet(gain=gain, peak_power=peak_power),
-        link=Link(noise_std=1.0, estimation_error=nmse, estimation_failure=1e-3, trust_estimates=trust),
-        learning=Learning(
-            dimension=100,
-            total_steps=30,
-            clip_norm=1.0,
-            learning_rate=0.1,
-            smoothness=10.0,
-            strong_convexity=0.1,
-            initial_gap=2.3,
-        ),
-        budget=Budget(epsilon=epsilon, delta=1e-5, total_power=total_power, scope=scope),
-    )
+def problem(gain, *, nmse, scope="round", peak_power=1.0, total_power=50.0, epsilon=3.0, adversary=False):
+    rough = {"csi_error": nmse, "csi_failure": 1e-3, "assume_perfect_csi": adversary}
+    budget = {"epsilon": epsilon, "delta": 1e-5, "total_power": total_power, "scope": scope}
+    given = {"power": peak_power, "noise": 1.0, "dimension": 100, "steps": 30, "clip": 1.0, "convexity": 0.1}
+    return problems.make(gain, **given, **rough, **budget)
 
 
 gains = st.lists(st.floats(0.05, 2.0), min_size=1, max_size=7)
@@ -106,16 +101,106 @@ def test_every_policy_keeps_the_budget_with_the_factor_in(gain, policy, scope):
     assert "privacy" not in made.violations
 
 
-def test_known_channels_change_nothing():
+@settings(max_examples=25, deadline=None)
+@given(gains, st.floats(0.3, 1.0), st.sampled_from(["round", "total"]), st.floats(0.5, 200.0))
+def test_a_measured_noise_limits_privacy_by_its_lower_limit_and_learning_by_its_value(gain, lower, scope, total_power):
+    """The optimum is that of brute force with θ ≤ σ_low·μ/2 (over √I), and with dσ²/2 in the bound."""
+    asked = problem(gain, nmse=0.0, scope=scope, total_power=total_power)
+    asked = replace(asked, link=replace(asked.link, noise_std_lower=lower))
+    found, best = plan(asked), np.inf
+    for rounds in range(1, 31):
+        each = np.array([rounds])
+        solution = brute_force_schedule(
+            asked.fleet.gain,
+            asked.fleet.peak_power,
+            cap=lower * limits.allowed_mu(asked.budget) / 2 / np.sqrt(each if scope == "total" else np.ones(1)),
+            round_budget=asked.budget.total_power / each,
+            offset=bounds.round_offsets(asked.learning, each),
+            scale=bounds.round_scales(asked.learning, each),
+            noise_weight=50.0,
+        )
+        best = min(best, solution.objective)
+    assert found.bound.total == pytest.approx(best, rel=1e-9)
+    assert found.mu_round == pytest.approx(2 * found.alignment / lower, rel=1e-12)
+    assert not found.violations
+
+
+def test_a_lower_limit_above_the_noise_is_refused(make_scenario):
+    for wrong in ({"noise_std_lower": 1.1}, {"noise_std_lower": 0.0}, {"noise_failure": 0.0}, {"noise_failure": 1.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+            Link(noise_std=1.0, **wrong)
+        with pytest.raises(ScenarioError, match=next(iter(wrong))):
+            make_scenario(**{f"link.{name}": value for name, value in wrong.items()}, link__noise_std=1.0)
+
+
+def test_plan_and_ledger_print_the_limit_of_a_measured_noise(make_scenario, tmp_path, capsys):
+    (tmp_path / "s.toml").write_text(make_scenario(link__noise_std_lower=0.9, link__noise_failure=1e-4).to_toml())
+    told = "measured noise: ε counts with σ ≥ 0.9 and holds except with probability 0.0001, which adds to δ"
+    for command in (["plan"], ["run", "--out", str(tmp_path / "run")]):
+        assert main([command[0], str(tmp_path / "s.toml"), *command[1:]]) == 0
+        assert command[0] == "run" or told in " ".join(capsys.readouterr().out.split())
+    capsys.readouterr()
+    assert main(["ledger", str(tmp_path / "run")]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    header, recorded = (
+        Ledger.load(tmp_path / "run/ledger.jsonl").header,
+        json.loads((tmp_path / "run/plan.json").read_text()),
+    )
+    for record in (header, recorded):
+        assert (record["noise_std_lower"], record["noise_failure"]) == (0.9, 1e-4)
+
+
+def test_the_audit_attacks_with_the_least_noise_that_is_claimed(make_scenario):
+    """A plan for σ is refuted where σ may be as small as its lower limit; a plan for the limit is not."""
+    careful = Subject.of(make_scenario(link__noise_std_lower=1.4))
+    found = audit(careful, **SMALL)
+    assert found.verdict == "pass", found.failures
+    assert found.round_evidence.lower_strict < found.round_evidence.claimed < found.round_evidence.upper_strict
+    plain = Subject.of(make_scenario())
+    assert plain.plan.alignment == pytest.approx(careful.plan.alignment / 0.7)
+    carelessly = replace(careful, plan=replace(careful.plan, amplitudes=plain.plan.amplitudes))
+    over = audit(replace(carelessly, aircomp=plain.aircomp), **SMALL)
+    assert over.verdict == "fail"
+
+
+@pytest.mark.parametrize("adversary", ["all_antennas", "combined"])
+def test_the_least_eigenvalue_of_a_noise_covariance_is_a_valid_limit(adversary):
+    """Two Gaussians of covariance R whose means differ by Δ are √(Δᴴ R⁻¹ Δ) apart; σ alone claims less than that."""
+    covariance = 0.09 * np.where(np.eye(2), 1.0, 0.6)  # σ = 0.3 at each antenna
+    weakest = np.linalg.eigvalsh(covariance)
+    largest = {}
+    for lower in (None, np.sqrt(weakest[0])):
+        asked = problems.make(channel=problems.channels(3, 4, 2), adversary=adversary, noise_std_lower=lower)
+        for beamformer in ([1.0, -1.0], [1.0, 0.3j]):
+            made = plan(asked.with_beamformer(beamformer), policy="full")
+            fleet, f = made.problem.fleet, made.beamformer
+            if adversary == "combined":
+                spread = np.sqrt((f.conj() @ covariance @ f).real)
+                true = np.full(4, 2 * made.alignment / spread)
+            else:
+                matched = np.einsum("ka,ab,kb->k", fleet.channel.conj(), np.linalg.inv(covariance), fleet.channel).real
+                true = 2 * made.alignment * np.sqrt(matched) / fleet.gain
+            ratio = true.max() / made.mu_round
+            largest[lower] = max(largest.get(lower, 0.0), ratio)
+    assert largest.pop(None) > 1.3
+    assert max(largest.values()) <= 1 + 1e-12
+    assert 1 / np.sqrt(weakest[0] / 0.09) == pytest.approx(1.58, abs=0.01)
+
+
+def test_perfect_csi_changes_nothing():
     gain = [0.2, 0.4, 0.9, 1.4]
-    plain, trusted = plan(problem(gain, nmse=0.0)), plan(problem(gain, nmse=0.3, trust=True))
-    assert (plain.alignment, plain.rounds, plain.mu_round) == (trusted.alignment, trusted.rounds, trusted.mu_round)
+    plain, adversary = plan(problem(gain, nmse=0.0)), plan(problem(gain, nmse=0.3, adversary=True))
+    assert (plain.alignment, plain.rounds, plain.mu_round) == (
+        adversary.alignment,
+        adversary.rounds,
+        adversary.mu_round,
+    )
     assert plain.amplification == 1.0
     careful = plan(problem(gain, nmse=0.3))
     assert careful.alignment < plain.alignment
 
 
-def test_a_device_that_cannot_be_heard_is_left_out():
+def test_an_unreachable_device_is_not_scheduled():
     made = plan(problem([0.0, 0.5, 1.0], nmse=0.01))
     assert 0 not in made.scheduled
     with pytest.raises(InfeasibleError):
@@ -124,29 +209,29 @@ def test_a_device_that_cannot_be_heard_is_left_out():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nmse", [0.1, 0.01, 0.001])
-def test_the_plain_claim_is_refuted_and_the_corrected_one_is_not(world, nmse):
+def test_the_plain_claim_is_refuted_and_the_corrected_one_is_not(make_scenario, nmse):
     # A thousand devices, so that some channel is far off even where the error is small.
     changes = {
         "fleet__num_devices": 1000,
-        "channel__estimation_error": nmse,
+        "channel__csi_error": nmse,
         "budget__epsilon": 6.0,
         "budget__total_power": 1e6,
     }
     enough = SMALL | {"trials": 100_000 if nmse < 0.01 else SMALL["trials"]}  # a few percent need many canaries
-    plain = audit(Subject.of(world(**changes, channel__trust_estimates=True)), **enough)
+    plain = audit(Subject.of(make_scenario(**changes, channel__assume_perfect_csi=True)), **enough)
     assert plain.verdict == "fail"
     assert {check.name for check in plain.failures} >= {"sensitivity", "contribution", "canaries", "trajectory"}
-    corrected = audit(Subject.of(world(**changes)), **SMALL)
+    corrected = audit(Subject.of(make_scenario(**changes)), **SMALL)
     assert corrected.verdict == "pass", corrected.failures
     assert corrected.round_evidence.lower_strict < corrected.round_evidence.claimed
 
 
-def test_a_plan_for_known_channels_on_rough_ones_is_refuted(world):
-    """The claim of a plan that knows nothing of errors, on the air that has them."""
-    subject = Subject.of(world(fleet__num_devices=50))
+def test_a_plan_for_perfect_csi_is_refuted_under_imperfect_csi(make_scenario):
+    """Perfect CSI is claimed, but the channel has errors."""
+    subject = Subject.of(make_scenario(fleet__num_devices=50))
     gain = subject.plan.problem.fleet.gain
     rng = np.random.default_rng(5)
     true = channel.true_channel(gain, np.zeros(50), nmse=0.05, rng=rng)
-    rough = replace(subject, airs=Airs(plan=subject.plan, channel=true))
-    found = audit(rough, pairs=240, trials=10_000, samples=100_000)
+    imperfect = replace(subject, aircomp=AirComp(plan=subject.plan, channel=true))
+    found = audit(imperfect, pairs=240, trials=10_000, samples=100_000)
     assert "sensitivity" in {check.name for check in found.failures}

@@ -61,7 +61,7 @@ def test_the_total_is_never_below_the_root_of_the_sum_of_squares(mus):
     assert Fraction(math.nextafter(total, 0)) ** 2 < exact
 
 
-def test_every_line_says_round_devices_theta_mu_power_and_both_epsilons(tmp_path):
+def test_every_line_contains_round_devices_theta_mu_power_and_both_epsilons(tmp_path):
     filled(tmp_path / "l")
     opened, charge, settle, *_ = map(json.loads, (tmp_path / "l").read_text().splitlines())
     assert opened["kind"] == "open"
@@ -118,12 +118,12 @@ def test_a_forged_chain_with_a_wrong_total_is_detected(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"[1]\n", b"nonsense\n", b"\xff\xfe\n", b'{"kind": "open"}\n'])
-def test_what_is_no_ledger_is_said_in_one_sentence(tmp_path, content):
+def test_a_file_that_is_no_ledger_is_refused_in_one_sentence(tmp_path, content):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(content)
     with pytest.raises(LedgerError):
         Ledger.load(path)
-    with pytest.raises(LedgerError, match="there is none"):
+    with pytest.raises(LedgerError, match="There is no ledger"):
         Ledger.load(tmp_path / "missing")
 
 
@@ -140,10 +140,10 @@ def test_a_half_written_line_is_repaired_on_resume_only(tmp_path):
     resumed.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)  # takes the place of the half line
     assert path.read_bytes().startswith(whole + b'{"alignment"')
     assert Ledger.load(path).rounds == 7
-    with pytest.raises(LedgerError, match="not that of this run"):
+    with pytest.raises(LedgerError, match="belongs to another plan"):
         Ledger.resume(path, {**HEADER, "delta": 1e-3})
     path.write_bytes(b'{"kind": "op')  # the first line is written whole or not at all: this is damage
-    with pytest.raises(LedgerError, match="expected a ledger"):
+    with pytest.raises(LedgerError, match="the ledger is empty"):
         Ledger.resume(path, HEADER)
 
 
@@ -194,7 +194,7 @@ def test_two_processes_on_one_ledger_share_one_budget(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "replaced"])
-def test_a_ledger_that_changes_under_a_training_is_noticed_before_the_next_charge(tmp_path, how):
+def test_a_ledger_that_changes_under_a_training_is_detected_before_the_next_charge(tmp_path, how):
     path = tmp_path / "ledger.jsonl"
     ledger = filled(path)
     if how == "gone":
@@ -208,7 +208,7 @@ def test_a_ledger_that_changes_under_a_training_is_noticed_before_the_next_charg
         ledger.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)
 
 
-def test_a_charge_says_whether_it_was_used(tmp_path):
+def test_a_charge_records_whether_it_was_used(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.create(path, HEADER)
     for index in range(3):
@@ -217,7 +217,7 @@ def test_a_charge_says_whether_it_was_used(tmp_path):
     ledger.mark_sent(1, "a digest")
     found = Ledger.load(path)
     assert [(charge.sent, charge.signal) for charge in found.charges] == [(True, ""), (True, "a digest"), (False, "")]
-    with pytest.raises(LedgerError, match="never charged"):
+    with pytest.raises(LedgerError, match="was not charged"):
         ledger.mark_sent(3)
     again = found.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
     assert (again.attempt, again.sent) == (1, False)
@@ -229,7 +229,7 @@ HEADERS = [
     {"epsilon": "a"},
     {"epsilon": -1.0},
     {"total_power": 0.0},
-    {"relation": "none"},
+    {"adjacency": "none"},
     {"privacy": "perfect"},
     {"spent": [1]},
     {"scope": None},
@@ -239,15 +239,15 @@ HEADERS = [
 @pytest.mark.parametrize("change", HEADERS)
 def test_a_header_that_no_ledger_was_opened_with_is_refused(tmp_path, change):
     Ledger.create(tmp_path / "l", {**HEADER, **change})
-    with pytest.raises(LedgerError, match="line 1 is not what a ledger holds there"):
+    with pytest.raises(LedgerError, match="line 1 is not a valid ledger line"):
         Ledger.load(tmp_path / "l")
 
 
-def test_a_pipe_or_a_device_in_the_place_of_a_ledger_is_refused(tmp_path):
+def test_a_pipe_or_a_device_instead_of_a_ledger_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
-        with pytest.raises(LedgerError, match="Expected a ledger"):
+        with pytest.raises(LedgerError, match="is not a ledger"):
             Ledger.load(tmp_path / name)
 
 
@@ -256,11 +256,11 @@ def test_a_round_that_repeats_with_another_power_is_another_run(tmp_path):
     ledger.settle(2, 3.0)
     with pytest.raises(LedgerError, match="not the same run"):
         ledger.settle(2, 3.5)
-    with pytest.raises(LedgerError, match="never charged"):
+    with pytest.raises(LedgerError, match="was not charged"):
         ledger.settle(99, 1.0)
 
 
-def test_a_charge_is_on_the_disk_before_anything_is_transmitted(world, tmp_path, monkeypatch):
+def test_a_charge_is_on_the_disk_before_anything_is_transmitted(make_scenario, tmp_path, monkeypatch):
     events = []
     real = {"sync": os.fsync, "receive": Superposition.receive}
 
@@ -277,7 +277,7 @@ def test_a_charge_is_on_the_disk_before_anything_is_transmitted(world, tmp_path,
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Superposition, "receive", receive)
-    execute(world(), tmp_path / "run")
+    execute(make_scenario(), tmp_path / "run")
     transmitted = 0
     for position, (kind, _) in enumerate(events):
         if kind == "receive":
@@ -306,27 +306,27 @@ def break_at(monkeypatch):
     return breaking
 
 
-def test_a_failed_round_is_charged_and_a_seeded_replay_is_charged_once(world, tmp_path, break_at):
+def test_a_failed_round_is_charged_and_a_seeded_replay_is_charged_once(make_scenario, tmp_path, break_at):
     break_at(5)
     with pytest.raises(Broken):
-        execute(world(), tmp_path / "run")
+        execute(make_scenario(), tmp_path / "run")
     ledger = Ledger.load(tmp_path / "run/ledger.jsonl")
     assert [charge.round_index for charge in ledger.charges] == [0, 1, 2, 3, 4, 5]
     assert ledger.find(5).power_metered is None
     break_at(None)
-    outcome = execute(world(), tmp_path / "run", resume=True)
+    outcome = execute(make_scenario(), tmp_path / "run", resume=True)
     assert outcome.status == "finished"
     ledger = verified(tmp_path / "run")
     assert ledger.rounds == 8
     assert ledger.mu_total == outcome.setup.plan.mu_total
 
-    whole = execute(world(), tmp_path / "whole")  # the record of a resumed run has the same bits
+    whole = execute(make_scenario(), tmp_path / "whole")  # the record of a resumed run has the same bits
     assert outcome.records == whole.records
     assert (tmp_path / "run/ledger.jsonl").read_bytes() == (tmp_path / "whole/ledger.jsonl").read_bytes()
 
 
-def test_rounds_since_the_last_checkpoint_are_recorded_as_they_were(world, tmp_path, break_at):
-    scenario = world(run__checkpoint_every=4)
+def test_rounds_since_the_last_checkpoint_are_recorded_as_they_were(make_scenario, tmp_path, break_at):
+    scenario = make_scenario(run__checkpoint_every=4)
     break_at(7)
     with pytest.raises(Broken):
         execute(scenario, tmp_path / "run")
@@ -335,8 +335,8 @@ def test_rounds_since_the_last_checkpoint_are_recorded_as_they_were(world, tmp_p
     assert resumed.records == execute(scenario, tmp_path / "whole").records
 
 
-def test_a_secure_round_that_failed_before_it_was_transmitted_is_charged_once(world, tmp_path, break_at):
-    scenario = world(link__noise_source="secure")
+def test_a_secure_round_that_failed_before_it_was_transmitted_is_charged_once(make_scenario, tmp_path, break_at):
+    scenario = make_scenario(link__noise_source="secure")
     for _ in range(4):
         break_at(5)
         with pytest.raises(Broken):
@@ -346,8 +346,8 @@ def test_a_secure_round_that_failed_before_it_was_transmitted_is_charged_once(wo
     assert verified(tmp_path / "run").rounds == 8
 
 
-def test_a_secure_replay_is_charged_again_and_the_run_stops_by_itself(world, tmp_path, monkeypatch):
-    scenario = world(link__noise_source="secure")
+def test_a_secure_replay_is_charged_again_and_the_run_stops_by_itself(make_scenario, tmp_path, monkeypatch):
+    scenario = make_scenario(link__noise_source="secure")
     received = []
 
     def receive(self, noise):
@@ -373,8 +373,8 @@ def test_a_secure_replay_is_charged_again_and_the_run_stops_by_itself(world, tmp
 
 
 @pytest.mark.parametrize("limit", ["privacy", "power"])
-def test_a_run_stops_before_it_exceeds_a_budget(world, tmp_path, monkeypatch, limit):
-    scenario = world() if limit == "privacy" else world(budget__epsilon=1000.0, budget__total_power=2.0)
+def test_a_run_stops_before_it_exceeds_a_budget(make_scenario, tmp_path, monkeypatch, limit):
+    scenario = make_scenario() if limit == "privacy" else make_scenario(budget__epsilon=1000.0, budget__total_power=2.0)
     real = execution.prepare
 
     def too_many_rounds(asked, *, spent):
@@ -396,40 +396,40 @@ def test_a_run_stops_before_it_exceeds_a_budget(world, tmp_path, monkeypatch, li
 
 
 @pytest.mark.parametrize("formula", ["exact", "classic"])
-def test_a_round_that_costs_more_than_a_round_may_is_refused(tmp_path, formula):
+def test_a_round_that_exceeds_the_budget_of_a_round_is_refused(tmp_path, formula):
     budget = Budget(epsilon=1.0, delta=1e-5, total_power=10.0, formula=formula)
     ledger = Ledger.create(tmp_path / "l", HEADER)
     ledger.check(budget, mu=0.2, power=1.0)
-    with pytest.raises(BudgetExhausted, match="a round may cost 1"):
+    with pytest.raises(BudgetExhausted, match="the budget is 1 a round"):
         ledger.check(budget, mu=0.3, power=1.0)
     assert classic_epsilon(0.3, 1e-5) > 1 < gaussian_epsilon(0.3, 1e-5)
 
 
-def test_cutting_off_the_end_is_noticed_by_the_checkpoint(world, tmp_path):
-    execute(world(), tmp_path / "run")
+def test_deleting_the_last_lines_is_detected_by_the_checkpoint(make_scenario, tmp_path):
+    execute(make_scenario(), tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()  # which would give it away, too
     path = tmp_path / "run/ledger.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
     Ledger.load(path)  # the chain itself is whole
-    with pytest.raises(LedgerError, match="gone"):
+    with pytest.raises(LedgerError, match="are missing"):
         verified(tmp_path / "run")
-    with pytest.raises(LedgerError, match="gone"):
-        execute(world(), tmp_path / "run", resume=True)
+    with pytest.raises(LedgerError, match="are missing"):
+        execute(make_scenario(), tmp_path / "run", resume=True)
 
 
-def test_a_ledger_that_disappears_is_noticed(world, tmp_path):
-    execute(world(run__checkpoint_every=100), tmp_path / "run")
+def test_a_deleted_ledger_is_detected(make_scenario, tmp_path):
+    execute(make_scenario(run__checkpoint_every=100), tmp_path / "run")
     (tmp_path / "run/ledger.jsonl").unlink()
-    with pytest.raises(LedgerError, match="there is none"):
+    with pytest.raises(LedgerError, match="There is no ledger"):
         verified(tmp_path / "run")
     for file in (tmp_path / "run/checkpoints").iterdir():
         file.unlink()
-    with pytest.raises(LedgerError, match="there is none"):
-        execute(world(), tmp_path / "run", resume=True)
+    with pytest.raises(LedgerError, match="There is no ledger"):
+        execute(make_scenario(), tmp_path / "run", resume=True)
 
 
-def test_metrics_and_ledger_must_agree(world, tmp_path):
-    execute(world(), tmp_path / "run")
+def test_metrics_and_ledger_must_agree(make_scenario, tmp_path):
+    execute(make_scenario(), tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     records[4]["power_transmitted"] *= 0.5
@@ -440,9 +440,9 @@ def test_metrics_and_ledger_must_agree(world, tmp_path):
         verified(tmp_path / "nothing")
 
 
-def test_a_private_record_leaves_out_what_has_no_noise_on_it(world, tmp_path):
-    full = execute(world(), tmp_path / "full")
-    private = execute(world(run__record="private"), tmp_path / "private")
+def test_a_private_record_leaves_out_values_without_noise(make_scenario, tmp_path):
+    full = execute(make_scenario(), tmp_path / "full")
+    private = execute(make_scenario(run__record="private"), tmp_path / "private")
     for open_record, closed in zip(full.records, private.records, strict=True):
         assert set(open_record) == set(closed)
         for name in UNNOISED:
@@ -454,7 +454,7 @@ def test_a_private_record_leaves_out_what_has_no_noise_on_it(world, tmp_path):
     assert np.array_equal(*model)
 
 
-def test_released_fields_are_listed(world, tmp_path):
+def test_released_fields_are_listed(make_scenario, tmp_path):
     """Whoever adds a metric must decide whether it is covered by the noise."""
     released = {
         "round",
@@ -466,7 +466,9 @@ def test_released_fields_are_listed(world, tmp_path):
         "epsilon_round",
         "epsilon_total",
     }
-    assert set(execute(world(), tmp_path / "run").records[0]) == set(METRICS) == released | set(UNNOISED)
+    adaptive = {"clip_norm", "unclipped"}  # post-processing of the noisy indicators
+    assert set(execute(make_scenario(), tmp_path / "run").records[0]) == released | set(UNNOISED)
+    assert set(METRICS) == released | set(UNNOISED) | adaptive
 
 
 KILLED = """
@@ -488,8 +490,8 @@ execute(scenario.load(sys.argv[1]), Path(sys.argv[2]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["seeded", "secure"])
-def test_a_kill_between_ledger_and_transmission_charges_the_round(world, tmp_path, source):
-    scenario = world(link__noise_source=source)
+def test_a_kill_between_ledger_and_transmission_charges_the_round(make_scenario, tmp_path, source):
+    scenario = make_scenario(link__noise_source=source)
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "s.toml", tmp_path / "run"], check=False)
     assert done.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Charges of some devices of a fleet: totals of each, budgets, tampering, accounts, sizes."""
+"""Charges of some devices of a fleet: totals of each, budgets, tampering, shared ledgers, sizes."""
 
 import base64
 import json
@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 
 from airfed.privacy import gaussian_epsilon, gaussian_mu
 from airfed.privacy.exposure import Exposure
-from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
-from airfed.privacy.shared_ledger import open_account, spent
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, ParticipationMask
+from airfed.privacy.shared_ledger import open_shared_ledger, spent
 from airfed.problem import Budget
-from airfed.training.charging import check_account
+from airfed.training.charging import check_shared_ledger
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
 MUS = st.floats(1e-3, 10.0) | st.sampled_from([0.1, 0.3, 0.5])
 
 
 def put(ledger, index, mu, who=None, num_devices=None, **rest):
-    """Charge a round to some devices, or to everybody."""
-    members = None if who is None else Members.of(who, num_devices)
-    devices = 4 if members is None else members.count
-    return ledger.charge(index, devices=devices, alignment=mu, mu=mu, power=1.5, members=members, **rest)
+    """Charge a round to some devices, or to all."""
+    mask = None if who is None else ParticipationMask.of(who, num_devices)
+    devices = 4 if mask is None else mask.count
+    return ledger.charge(index, devices=devices, alignment=mu, mu=mu, power=1.5, mask=mask, **rest)
 
 
 @st.composite
 def histories(draw, most=12):
-    """A fleet's size, and rounds of it: (index, μ, who), who being None for everybody."""
+    """A fleet's size, and rounds of it: (index, μ, devices), None for all devices."""
     size = draw(st.integers(1, 12))
     some = st.sets(st.integers(0, size - 1), min_size=1).map(sorted)
     rounds = st.tuples(st.integers(0, 4), MUS, st.none() | some)
@@ -57,7 +57,7 @@ def assert_just_above(mu, square):
 
 @given(histories())
 @settings(max_examples=60)
-def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_says_the_same(tmp_path_factory, history):
+def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_agrees(tmp_path_factory, history):
     size, rounds = history
     path = tmp_path_factory.mktemp("ledger") / "l"
     ledger, attempts, before = Ledger.create(path, HEADER), {}, 0.0
@@ -70,14 +70,14 @@ def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_says_the_same(
         assert ledger.mu_total == charge.mu_total >= before  # of the most exposed of all, whoever is charged now
         assert ledger.epsilon_total == charge.epsilon_total == gaussian_epsilon(charge.mu_total, 1e-5)
         before = charge.mu_total
-        found = ledger.latest(index).members
+        found = ledger.latest(index).mask
         assert (found is None) if who is None else found.devices.tolist() == who
     again = Ledger.load(path)
     assert again.charges == ledger.charges
     assert again.num_devices == ledger.num_devices
     if all(who is None for _, _, who in rounds):
         assert ledger.num_devices is None
-        with pytest.raises(ValueError, match="charged alike"):
+        with pytest.raises(ValueError, match="charged to all devices"):
             ledger.device_mus()
         return
     for book in (ledger, again):
@@ -90,7 +90,7 @@ def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_says_the_same(
         assert book.device_epsilons().max() == book.epsilon_total
 
 
-def test_a_device_that_stays_silent_spends_nothing(tmp_path):
+def test_an_inactive_device_spends_nothing(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     for index in range(5):
         put(ledger, index, 0.3, [0, 2], 4)
@@ -99,23 +99,23 @@ def test_a_device_that_stays_silent_spends_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("spread", [0.0, 3.0])
-def test_figures_stay_tight_however_many_rounds_there_are(spread):
+def test_totals_stay_tight_for_any_number_of_rounds(spread):
     rng = np.random.default_rng(1)
     exposure, exact = Exposure(), [Fraction(0)] * 3
     for _ in range(5000):
         mu = float(0.1 * 10 ** (spread * rng.uniform(-1, 0)))
         who = np.flatnonzero(rng.random(3) < [1.0, 0.5, 0.01])
-        exposure = exposure.plus(mu, Members.of(who, 3))
+        exposure = exposure.plus(mu, ParticipationMask.of(who, 3))
         for device in who:
             exact[device] += Fraction(mu) ** 2
-    for mu, high, low, square in zip(exposure.mus(), *exposure.some, exact, strict=True):
+    for mu, high, low, square in zip(exposure.mus(), *exposure.per_device, exact, strict=True):
         assert_just_above(mu, square)
         assert square <= Fraction(high) + Fraction(low) <= square * (1 + Fraction(1, 2**51))
 
 
 @given(histories(most=25), st.floats(0.05, 3.0))
 @settings(max_examples=60)
-def test_nobody_exceeds_a_total_and_nobody_is_held_up_by_others(tmp_path_factory, history, epsilon):
+def test_no_device_exceeds_a_total_or_is_stopped_by_others(tmp_path_factory, history, epsilon):
     size, rounds = history
     budget = Budget(epsilon=epsilon, delta=1e-5, total_power=1e9, scope="total")
     ledger, taken = Ledger.create(tmp_path_factory.mktemp("ledger") / "l", HEADER), []
@@ -163,35 +163,35 @@ def text_of(content):
 
 SOUND = bytes([0b00110000, 0])  # devices 2 and 3 of ten
 MALFORMED = {
-    "not base64": {"members": "*nonsense*"},
-    "not text": {"members": [2, 3]},
-    "not ascii": {"members": "é" * 8},
-    "not compressed": {"members": base64.b64encode(SOUND).decode()},
-    "cut short": {"members": base64.b64encode(zlib.compress(SOUND)[:-1]).decode()},
-    "something after it": {"members": base64.b64encode(zlib.compress(SOUND) + b"x").decode()},
-    "too short": {"members": text_of(SOUND[:1])},
-    "too long": {"members": text_of([*SOUND, 0])},
-    "beyond the fleet": {"members": text_of([0b00100000, 0b00100000])},
-    "nobody": {"members": text_of([0, 0]), "devices": 0},
+    "not base64": {"mask": "*nonsense*"},
+    "not text": {"mask": [2, 3]},
+    "not ascii": {"mask": "é" * 8},
+    "not compressed": {"mask": base64.b64encode(SOUND).decode()},
+    "cut short": {"mask": base64.b64encode(zlib.compress(SOUND)[:-1]).decode()},
+    "something after it": {"mask": base64.b64encode(zlib.compress(SOUND) + b"x").decode()},
+    "too short": {"mask": text_of(SOUND[:1])},
+    "too long": {"mask": text_of([*SOUND, 0])},
+    "beyond the fleet": {"mask": text_of([0b00100000, 0b00100000])},
+    "no device": {"mask": text_of([0, 0]), "devices": 0},
     "another number": {"devices": 3},
     "no fleet": {"num_devices": None},
-    "no members": {"members": None},
+    "no mask": {"mask": None},
     "a fleet of another size": {"num_devices": 11},
     "a fleet of no whole number": {"num_devices": 10.0},
-    "an empty fleet": {"num_devices": 0, "members": text_of([])},
+    "an empty fleet": {"num_devices": 0, "mask": text_of([])},
     "an absurd fleet": {"num_devices": 10**12},
-    "something that swells": {"members": base64.b64encode(zlib.compress(bytes(10**8))).decode()},
+    "something that swells": {"mask": base64.b64encode(zlib.compress(bytes(10**8))).decode()},
 }
 
 
 @pytest.mark.parametrize("how", [None, *MALFORMED])
-def test_a_membership_that_no_ledger_has_written_is_refused(tmp_path, how):
+def test_a_malformed_mask_is_refused(tmp_path, how):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     put(ledger, 0, 0.3, [0, 1], 10)
     # Two devices that have spent nothing, so that the total stays as it is: sound but for what is changed.
-    forged(ledger, **{"members": text_of(SOUND), **MALFORMED.get(how, {})})
+    forged(ledger, **{"mask": text_of(SOUND), **MALFORMED.get(how, {})})
     if how is None:
-        assert Ledger.load(tmp_path / "l").latest(1).members.devices.tolist() == [2, 3]
+        assert Ledger.load(tmp_path / "l").latest(1).mask.devices.tolist() == [2, 3]
         return
     tracemalloc.start()
     with pytest.raises(LedgerError, match="line 3"):
@@ -200,21 +200,21 @@ def test_a_membership_that_no_ledger_has_written_is_refused(tmp_path, how):
     tracemalloc.stop()
 
 
-def test_a_charge_that_is_moved_to_another_device_is_noticed(tmp_path):
+def test_a_charge_moved_to_another_device_is_detected(tmp_path):
     path = tmp_path / "l"
     ledger = Ledger.create(path, HEADER)
     put(ledger, 0, 0.3, [0, 1], 10)
     put(ledger, 1, 0.3, [0, 5], 10)
     lines = path.read_bytes().splitlines(keepends=True)
-    for members in ([1, 5], [4, 5]):
-        entry = json.loads(lines[2]) | {"members": Members.of(members, 10).text}
+    for mask in ([1, 5], [4, 5]):
+        entry = json.loads(lines[2]) | {"mask": ParticipationMask.of(mask, 10).text}
         path.write_bytes(b"".join(lines[:2]) + json.dumps(entry, sort_keys=True).encode() + b"\n")
-        with pytest.raises(LedgerError, match="line 3 was changed"):
+        with pytest.raises(LedgerError, match="line 3 or a line before it was changed"):
             Ledger.load(path)
     # Even with a chain that was made anew a total that does not follow is noticed.
     path.write_bytes(b"".join(lines[:2]))
     again = Ledger.load(path)
-    entry = json.loads(lines[2]) | {"members": Members.of([4, 5], 10).text}
+    entry = json.loads(lines[2]) | {"mask": ParticipationMask.of([4, 5], 10).text}
     del entry["hash"]
     with path.open("r+b") as stream:
         again._append(stream, entry)
@@ -223,42 +223,42 @@ def test_a_charge_that_is_moved_to_another_device_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("bit", range(10))
-def test_a_flipped_bit_of_a_membership_is_noticed(tmp_path, bit):
+def test_a_flipped_bit_of_a_mask_is_detected(tmp_path, bit):
     path = tmp_path / "l"
     ledger = Ledger.create(path, HEADER)
     who = [0, 2, 3, 7]
     put(ledger, 0, 0.3, who, 10)
     flipped = sorted({bit} ^ set(who))
     line = path.read_bytes().splitlines()[-1]
-    old, new = (Members.of(members, 10).text.encode() for members in (who, flipped))
+    old, new = (ParticipationMask.of(mask, 10).text.encode() for mask in (who, flipped))
     assert line.count(old) == 1
     path.write_bytes(path.read_bytes().replace(old, new))
-    with pytest.raises(LedgerError, match="line 2 was changed"):
+    with pytest.raises(LedgerError, match="line 2 or a line before it was changed"):
         Ledger.load(path)
 
 
 @pytest.mark.parametrize(("who", "size"), [([], 4), ([4], 4), ([-1], 4), ([1, 1], 4), ([0], 0), ([0], 10**8)])
-def test_a_set_that_is_none_cannot_be_made(who, size):
-    with pytest.raises(ValueError, match="Expected"):
-        Members.of(who, size)
+def test_an_invalid_mask_cannot_be_made(who, size):
+    with pytest.raises(ValueError, match="must be"):
+        ParticipationMask.of(who, size)
 
 
-def test_a_charge_says_how_many_devices_it_is_of_and_of_which_fleet(tmp_path):
+def test_a_charge_must_match_its_mask_and_its_fleet(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
-    with pytest.raises(ValueError, match="devices=3 members; got 2"):
-        ledger.charge(0, devices=3, alignment=0.1, mu=0.1, power=1.0, members=Members.of([0, 1], 4))
+    with pytest.raises(ValueError, match="devices must be the number of devices in mask, 2, got 3"):
+        ledger.charge(0, devices=3, alignment=0.1, mu=0.1, power=1.0, mask=ParticipationMask.of([0, 1], 4))
     put(ledger, 0, 0.1, [0, 1], 4)
     written = ledger.path.read_bytes()
-    with pytest.raises(LedgerError, match="counts 4 devices, and line 3 would be about 5"):
+    with pytest.raises(LedgerError, match="has 4 devices, but line 3 charges one of 5"):
         put(ledger, 1, 0.1, [0, 1], 5)
     assert ledger.path.read_bytes() == written
     assert Ledger.load(ledger.path).charges == ledger.charges
 
 
-def test_in_an_account_charges_of_everybody_and_of_some_add_up_for_each_device(tmp_path):
-    path = tmp_path / "account"
+def test_in_a_shared_ledger_charges_to_all_and_to_some_devices_add_up_per_device(tmp_path):
+    path = tmp_path / "shared_ledger"
     budget = Budget(epsilon=3.0, delta=1e-5, total_power=1e9, scope="total")
-    one, two = open_account(path, budget), open_account(path, budget)
+    one, two = open_shared_ledger(path, budget), open_shared_ledger(path, budget)
     rounds = [(0, 0.3, None), (0, 0.2, [0, 1]), (1, 0.1, None), (1, 0.4, [1, 2]), (2, 0.2, None)]
     for index, mu, who in rounds:  # two processes in turn: each reads what the other has charged
         put(one if who is None else two, index, mu, who, 4, within=3.0, run="one" if who is None else "two")
@@ -266,18 +266,18 @@ def test_in_an_account_charges_of_everybody_and_of_some_add_up_for_each_device(t
     for mu, square in zip(found.device_mus(), squares(4, rounds), strict=True):
         assert_just_above(mu, square)
     assert spent(path, budget) == found.mu_total == found.device_mus()[1]
-    assert (found.latest(1, run="one").members, found.latest(1, run="two").members.devices.tolist()) == (None, [1, 2])
+    assert (found.latest(1, run="one").mask, found.latest(1, run="two").mask.devices.tolist()) == (None, [1, 2])
 
 
-def test_an_account_must_hold_the_charges_of_a_run_with_their_devices(tmp_path):
-    ledger, account = (Ledger.create(tmp_path / name, HEADER) for name in ("ledger", "account"))
-    for book, run in ((ledger, ""), (account, "mine")):
+def test_a_shared_ledger_must_contain_the_charges_of_a_run_with_their_devices(tmp_path):
+    ledger, shared_ledger = (Ledger.create(tmp_path / name, HEADER) for name in ("ledger", "shared_ledger"))
+    for book, run in ((ledger, ""), (shared_ledger, "mine")):
         put(book, 0, 0.3, [0, 1], 4, run=run)
-    check_account(account, ledger, "mine")
+    check_shared_ledger(shared_ledger, ledger, "mine")
     put(ledger, 1, 0.3, [1, 2], 4)
-    put(account, 1, 0.3, [0, 3], 4, run="mine")
-    with pytest.raises(LedgerError, match="some are gone"):
-        check_account(account, ledger, "mine")
+    put(shared_ledger, 1, 0.3, [0, 3], 4, run="mine")
+    with pytest.raises(LedgerError, match="some are missing"):
+        check_shared_ledger(shared_ledger, ledger, "mine")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A report says what the records say, in one file that fetches nothing."""
+"""A report shows the records, in one file that fetches nothing."""
 
 import base64
 import hashlib
@@ -14,11 +14,12 @@ import pytest
 
 from airfed import Fleet, plan, scenario
 from airfed.cli import main
-from airfed.planning import load_response
+from airfed.planning import load_surrogate
+from airfed.planning.surrogate import Prediction
 from airfed.plotting import figure, series
 from airfed.report import ReportError, _plan_panels, read_run, render, write_report
 from airfed.scenario.learning_section import SHIPPED
-from airfed.text.phrases import decision_sentence, gap_sentence, privacy_basis, span
+from airfed.text.phrases import gap_sentence, privacy_basis, schedule_sentence, span
 from airfed.training.execution import execute
 
 SCENARIO = """
@@ -86,7 +87,7 @@ def varied(run):
     return replace(run, _plan=plan(problem, rounds=6))
 
 
-def test_a_plan_whose_rounds_differ_is_shown_round_by_round(run_directories):
+def test_a_time_varying_plan_is_drawn_round_by_round(run_directories):
     run = varied(read_run(run_directories["optimal", 0]))
     text = render([run])
     titles = re.findall(r"<h3>(.*?)</h3>", text)
@@ -95,31 +96,54 @@ def test_a_plan_whose_rounds_differ_is_shown_round_by_round(run_directories):
     assert "θ over the number of devices" not in titles
     assert text.count('role="img"') == 1 + 2 + 4 + 1  # loss, ε, power, four of the plan, and power by device
     assert text.count("data:image/png;base64") == 1 + 1  # the map and its key
-    said = html.unescape(text)
+    text = html.unescape(text)
     for fact in (
-        decision_sentence(run.plan),
+        schedule_sentence(run.plan),
         gap_sentence(run.plan),
         "most exposed is device",
         "exact, most exposed round",
         f"<b>{span(run.plan.sizes, '–')} / 12</b>",
-        f"What holds θ, {run.plan.amplitudes.level.min():.4g} to {run.plan.alignment:.4g}, if all grew together",
+        f"Limits of θ = {run.plan.amplitudes.level.min():.4g} to {run.plan.alignment:.4g}, scaled together",
     ):
         assert fact
-        assert fact in said
+        assert fact in text
     assert "most exposed" not in render([read_run(run_directories["optimal", 0])])
 
 
 def test_a_plan_by_accuracy_is_drawn_by_accuracy(run_directories, monkeypatch):
     run = read_run(run_directories["optimal", 0])
-    surrogate = load_response(SHIPPED / "mnist-5k-cnn-40.json")
+    surrogate = load_surrogate(SHIPPED / "mnist-5k-cnn-40.json")
     problem = replace(run.plan.problem, learning=replace(run.plan.problem.learning, total_steps=200, dimension=21840))
     problem = replace(problem, budget=replace(problem.budget, epsilon=40.0, scope="round"))
     by_accuracy = replace(run, _plan=plan(problem, objective=surrogate))
-    assert by_accuracy.plan.objective == "measured"
-    monkeypatch.setattr(type(run.scenario), "response", surrogate)
+    assert by_accuracy.plan.objective == "accuracy"
+    monkeypatch.setattr(type(run.scenario), "surrogate", surrogate)
     titles = set(_plan_panels(by_accuracy))
     assert "expected accuracy over the number of rounds" in titles
     assert "bound over the number of rounds" not in titles
+
+
+def test_the_expected_accuracy_and_its_interval_stand_beside_the_reached_one(run_directories):
+    runs = [read_run(path) for path in run_directories.values()]
+    assert "90% interval" not in render(runs)
+    predicted = replace(runs[0].plan, prediction=Prediction(accuracy=0.8512, low=0.8, high=0.9))
+    page = render([replace(runs[0], _plan=predicted), *runs[1:]])
+    assert page.count("<b>85.1%</b><span>expected; 90% interval 80–90%</span>") == 1
+    assert page.count("<td>85.1% (80–90%)</td>") == 1
+
+
+def test_no_row_of_charts_is_half_empty(run_directories):
+    run = read_run(run_directories["optimal", 0])
+    for page, tall in (
+        (render([run]), 0),
+        (render([varied(run)]), 2),
+        (render([replace(varied(run), devices=[])]), 3),
+    ):
+        for columns, row in re.findall(r'<div class="grid charts columns(\d)">(.*?)\n</div>', page, flags=re.DOTALL):
+            rows = re.findall(r"--rows: (\d)", row)
+            assert rows in ([], [str(tall)])
+            cells = row.count('role="img"') + sum(int(each) - 1 for each in rows)
+            assert cells % int(columns) == 0
 
 
 def test_a_browser_runs_the_script_of_the_page_and_no_other(run_directories):
@@ -137,11 +161,11 @@ def hostile(run):
     """The record with markup wherever a file could put it."""
     evil = '<script>hit()</script><img src=x onerror=hit()>" onload="hit()'
     noted = replace(run.plan, notes=(evil,))
-    world = run.scenario.model_copy(update={"name": evil})
+    loaded = run.scenario.model_copy(update={"name": evil})
     manifest = {**run.manifest, "engine": evil, "airfed": evil, "versions": {evil: evil}, "plan_sha256": evil}
     ledger = copy(run.ledger)
     ledger.header = {**run.ledger.header, "privacy": evil}
-    return replace(run, _plan=noted, _scenario=world, _manifest=manifest, _ledger=ledger)
+    return replace(run, _plan=noted, _scenario=loaded, _manifest=manifest, _ledger=ledger)
 
 
 def test_nothing_from_a_record_becomes_markup(run_directories):
@@ -166,13 +190,13 @@ def test_privacy_comes_from_the_ledger_and_not_from_the_metrics(run_directories,
     assert line.y.tolist() == [charge.epsilon_total for charge in run.ledger.charges]
 
 
-def test_runs_are_listed_by_policy_and_seed_in_whatever_order_they_come(run_directories):
+def test_runs_are_listed_by_policy_and_seed_in_any_order(run_directories):
     runs = [read_run(path) for path in reversed(run_directories.values())]
     headings = re.findall(r"<h2>(.*? · seed \d)</h2>", render(runs))
     assert headings == ["optimal, I = 6 · seed 0", "optimal, I = 6 · seed 1", "full, I = 6 · seed 0"]
 
 
-def test_the_page_says_what_was_recorded(run_directories):
+def test_the_page_shows_the_record(run_directories):
     run = read_run(run_directories["optimal", 0])
     text = render([run])
     for fact in (
@@ -194,16 +218,18 @@ def test_runs_that_differ_in_their_seed_share_a_curve_with_a_band(run_directorie
         "full, I = 6": 1,
     }
     lines = series.over_training(runs, "loss")
-    assert [line.name for line in lines] == ["optimal, I = 6 (2 seeds)", "full, I = 6"]
+    assert [(line.name, line.seeds) for line in lines] == [("optimal, I = 6", 2), ("full, I = 6", 1)]
     assert [line.spread is not None for line in lines] == [True, False]
     both = [run.rounds[-1]["loss"] for run in runs if run.scenario.policy.name == "optimal"]
     assert lines[0].y[-1] == pytest.approx(sum(both) / 2)
     assert series.over_training(runs, "accuracy") == []  # the quadratic task has none
 
 
-def test_a_policy_in_two_worlds_is_named_by_both_and_has_no_common_budget(world, tmp_path):
-    one = world(name="one", policy__name="full")
-    two = world(name="two", policy__name="full", budget__scope="total", budget__epsilon=9.0, budget__formula="exact")
+def test_a_policy_in_two_scenarios_is_named_by_both_and_has_no_common_budget(make_scenario, tmp_path):
+    one = make_scenario(name="one", policy__name="full")
+    two = make_scenario(
+        name="two", policy__name="full", budget__scope="total", budget__epsilon=9.0, budget__formula="exact"
+    )
     for number, built in enumerate((one, two)):
         execute(built, tmp_path / str(number))
     runs = [read_run(tmp_path / str(number)) for number in (0, 1)]
@@ -211,21 +237,23 @@ def test_a_policy_in_two_worlds_is_named_by_both_and_has_no_common_budget(world,
     assert [series.common_budget(some, "epsilon_total") for some in (runs, runs[1:])] == [None, 9.0]
 
 
-def test_runs_called_alike_are_told_apart_and_epsilon_names_its_adversary(world, tmp_path):
-    for folder, trust in (("one", None), ("all", "radio"), ("front", "combiner")):
+def test_runs_of_the_same_name_get_different_labels_and_epsilon_names_its_adversary(make_scenario, tmp_path):
+    for folder, adversary in (("one", None), ("all", "all_antennas"), ("front", "combined")):
         execute(
-            world(name="w") if trust is None else world(name="w", link__antennas=4, link__trust=trust),
+            make_scenario(name="w")
+            if adversary is None
+            else make_scenario(name="w", link__antennas=4, link__adversary=adversary),
             tmp_path / folder,
         )
     runs = [read_run(tmp_path / folder) for folder in ("one", "all", "front")]
     labels = [f"{run.label} · w ({run.path.name})" for run in runs]
     assert list(series.groups(runs)) == labels
     page = html.unescape(render(runs))
-    assert "does not mean the same in all runs" in page
+    assert "has different meanings in these runs" in page
     for label, run in zip(labels, runs, strict=True):
         assert f"<td>{label}" in page
         assert f"{label}: {privacy_basis(run.plan)}." in page
-    assert "does not mean the same" not in render(runs[1:2])
+    assert "different meanings" not in render(runs[1:2])
 
 
 def test_charts_follow_the_record(run_directories):
@@ -239,18 +267,18 @@ def test_charts_follow_the_record(run_directories):
 @pytest.mark.parametrize(
     ("file", "damage", "sentence"),
     [
-        ("run.json", b"{}", "not the file that the ledger has seen"),
-        ("run.json", None, "there is none"),
+        ("run.json", b"{}", "was changed: its digest differs"),
+        ("run.json", None, "There is no run"),
         ("plan.json", b"{", "not a complete run"),
-        ("plan.json", b"{}", "not the file that the ledger has seen"),
+        ("plan.json", b"{}", "was changed: its digest differs"),
         ("scenario.toml", b"name = 1", "not a complete run"),
-        ("metrics.jsonl", b"", "gone from the metrics"),
+        ("metrics.jsonl", b"", "missing from the metrics"),
         ("metrics.jsonl", b'{"round": 0}\n', "steps: field required"),
         ("metrics.jsonl", b"garbage\n", "line 1 is damaged"),
         ("ledger.jsonl", b"{}\n", "ledger"),
     ],
 )
-def test_a_damaged_run_gets_one_sentence(run_directories, tmp_path, file, damage, sentence):
+def test_a_damaged_run_is_reported_in_one_sentence(run_directories, tmp_path, file, damage, sentence):
     copy = tmp_path / "run"
     shutil.copytree(run_directories["optimal", 0], copy)
     if damage is None:
@@ -261,13 +289,13 @@ def test_a_damaged_run_gets_one_sentence(run_directories, tmp_path, file, damage
         read_run(copy)
 
 
-def test_the_command_passes_over_what_it_cannot_read(run_directories, tmp_path, capsys):
+def test_the_command_skips_unreadable_runs(run_directories, tmp_path, capsys):
     out = tmp_path / "report.html"
     good = str(run_directories["optimal", 0])
     assert main(["report", good, str(tmp_path / "nothing"), "--out", str(out), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["runs"] == 1
-    assert "passed over" in captured.err
+    assert "skipped" in captured.err
     assert main(["report", str(tmp_path / "nothing"), "--out", str(out)]) == 2
     assert main(["report", good, "--out", str(tmp_path / "no" / "such" / "folder.html")]) == 2
     assert "Traceback" not in capsys.readouterr().err
@@ -292,7 +320,7 @@ CHROMIUM = next(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser is on the PATH")
-def test_the_page_fits_a_phone_tells_values_and_runs_nothing_foreign(run_directories, tmp_path):
+def test_the_page_fits_a_phone_shows_values_and_runs_no_foreign_script(run_directories, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     out = tmp_path / "report.html"
     write_report([hostile(varied(read_run(path))) for path in run_directories.values()], out)

@@ -1,6 +1,7 @@
 """A scenario has one plan: the command, the library, the page, comparisons and runs give it to the bit."""
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -14,10 +15,10 @@ import pytest
 import airfed
 from airfed import policies, scenario
 from airfed.cli import main
-from airfed.experiments import benchmark as league
+from airfed.experiments import benchmark as benchmark
 from airfed.explorer import design
 from airfed.problem import InfeasibleError
-from airfed.scenario import worlds
+from airfed.scenario import presets
 from airfed.training.execution import execute
 from airfed.training.setup import prepare
 
@@ -32,14 +33,15 @@ SLOW = {"fading", "liu-lmc", "pomfl", "ris-fl"}  # time-varying channels, or ant
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in (*EXAMPLES, *worlds.NAMES)]
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in (*EXAMPLES, *presets.NAMES)],
 )
-def file(request, tmp_path):
+def file(request, tmp_path_factory):
     """Every example and every preset, as a file."""
     if request.param in EXAMPLES:
         return ROOT / "examples" / f"{request.param}.toml"
-    path = tmp_path / f"{request.param}.toml"
-    path.write_text(worlds.world(request.param), encoding="utf-8")
+    path = tmp_path_factory.mktemp("preset") / f"{request.param}.toml"
+    path.write_text(presets.preset(request.param), encoding="utf-8")
     return path
 
 
@@ -55,17 +57,23 @@ def bits(plan):
     return json.loads(json.dumps(plan.to_dict()))
 
 
+@functools.cache
+def planned(file):
+    """The plan of a file."""
+    return bits(airfed.load(file).plan())
+
+
 def test_there_are_examples_of_each_kind():
     assert {"paper", "private", "fading"} <= set(EXAMPLES)
 
 
 def test_every_way_to_plan_gives_the_same_plan(file):
-    world = airfed.load(file)
-    expected = bits(world.plan())
-    assert bits(airfed.plan(world)) == expected
-    assert bits(design.from_scenario(world).world().plan()) == expected  # the page
+    loaded = airfed.load(file)
+    expected = planned(file)
+    assert bits(airfed.plan(loaded)) == expected
+    assert bits(design.from_scenario(loaded).scenario().plan()) == expected  # the page
     command = printed("plan", file)
-    assert command.pop("scenario") == world.name
+    assert command.pop("scenario") == loaded.name
     listed = command.pop("scheduled_listed", False)
     for row in command.get("sequence", ()):  # what JSON has beyond the record
         assert row.pop("epsilon") > 0
@@ -75,37 +83,37 @@ def test_every_way_to_plan_gives_the_same_plan(file):
 
 
 def test_a_comparison_has_the_same_plan(file):
-    world = airfed.load(file)
-    compared = printed("compare", file)["policies"][world.policy.name]
+    loaded = airfed.load(file)
+    compared = printed("compare", file)["policies"][loaded.policy.name]
     del compared["excess"]
-    assert compared == bits(world.plan())
+    assert compared == planned(file)
 
 
 def test_a_run_gets_the_same_plan(file):
-    world = airfed.load(file).override({"learning.dataset": "mnist-5k"})
-    if world.learning.synthetic:
-        world = airfed.load(file)
-    if not world.learning.synthetic:  # enough images for all devices
-        world = world.override({"learning.images": None})
-    assert bits(prepare(world).plan) == bits(world.plan())
+    loaded = airfed.load(file).override({"learning.dataset": "mnist-5k"})
+    if loaded.learning.synthetic:
+        loaded = airfed.load(file)
+    if not loaded.learning.synthetic:  # enough images for all devices
+        loaded = loaded.override({"learning.images": None})
+    assert bits(prepare(loaded).plan) == bits(loaded.plan())
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"channel.coherence": 1, "policy.name": "optimal", "policy.size": None},
+        {"channel.coherence_rounds": 1, "policy.name": "optimal", "policy.size": None},
         {"budget.device_power": 400.0, "policy.name": "optimal", "policy.size": None},
         {"policy.average": "tail"},
         {"link.antennas": 3},
-        {"policy.name": "truncated", "policy.size": None},
+        {"policy.name": "truncated_inversion", "policy.size": None},
     ],
     ids=["constant", "fading", "batteries", "average", "antennas", "baseline"],
 )
 def test_a_run_records_and_executes_it(changes, tmp_path):
-    world = airfed.load(TINY).override(changes)
-    expected = bits(world.plan())
-    outcome = execute(world, tmp_path / "run")
+    loaded = airfed.load(TINY).override(changes)
+    expected = bits(loaded.plan())
+    outcome = execute(loaded, tmp_path / "run")
     assert bits(outcome.setup.plan) == expected
     assert json.loads((tmp_path / "run" / "plan.json").read_text()) == expected
     run = airfed.Run.open(tmp_path / "run")
@@ -115,12 +123,12 @@ def test_a_run_records_and_executes_it(changes, tmp_path):
 
 
 def test_a_benchmark_runs_it_for_each_policy(tmp_path):
-    world = airfed.load(TINY).override({"policy.name": "optimal", "policy.size": None})
-    table = league.run(world, tmp_path, seeds=1, policies=["optimal", "full"])
-    assert {entry.policy for entry in table.entries} == {"optimal", "full"}
+    loaded = airfed.load(TINY).override({"policy.name": "optimal", "policy.size": None})
+    table = benchmark.run(loaded, tmp_path, seeds=1, policies=["optimal", "full"])
+    assert {entry.policy for entry in table.results} == {"optimal", "full"}
     for path in tmp_path.rglob("plan.json"):
         recorded = json.loads(path.read_text())
-        assert recorded == bits(world.plan(policy=recorded["policy"]))
+        assert recorded == bits(loaded.plan(policy=recorded["policy"]))
 
 
 @pytest.mark.parametrize(
@@ -133,26 +141,26 @@ def test_a_benchmark_runs_it_for_each_policy(tmp_path):
     ],
 )
 def test_arguments_mean_the_same_as_options_and_keys(arguments, options):
-    world = airfed.load(TINY).override({"policy.rounds": None})
+    loaded = airfed.load(TINY).override({"policy.rounds": None})
     keys = {"policy": "policy.name", "rounds": "policy.rounds", "seed": "seed"}
-    changed = world.vary({keys[name]: value for name, value in arguments.items()})
+    changed = loaded.vary({keys[name]: value for name, value in arguments.items()})
     expected = bits(changed.plan())
-    assert bits(airfed.plan(world, **arguments)) == bits(world.plan(**arguments)) == expected
+    assert bits(airfed.plan(loaded, **arguments)) == bits(loaded.plan(**arguments)) == expected
     command = printed("plan", TINY, *options)
     if "rounds" in arguments:  # the file fixes them
         assert {name: command[name] for name in expected} == expected
 
 
 def test_other_keys_of_the_policy_are_arguments_too():
-    world = airfed.load(TINY)
-    found = airfed.plan(world, size=2, average="tail")
+    loaded = airfed.load(TINY)
+    found = airfed.plan(loaded, size=2, average="tail")
     assert (found.num_scheduled, found.average) == (2, "tail")
-    assert bits(found) == bits(world.override({"policy.size": 2, "policy.average": "tail"}).plan())
+    assert bits(found) == bits(loaded.override({"policy.size": 2, "policy.average": "tail"}).plan())
     with pytest.raises(scenario.ScenarioError, match="breadth"):
-        world.plan(breadth=3)
-    with pytest.raises(ValueError, match="Expected no objective or samples with a scenario"):
-        airfed.plan(world, samples=np.ones((2, 12, 6)))
-    with pytest.raises(TypeError, match="Expected a Scenario or a Problem to plan, got str"):
+        loaded.plan(breadth=3)
+    with pytest.raises(ValueError, match="objective and samples cannot be given with a scenario"):
+        airfed.plan(loaded, samples=np.ones((2, 12, 6)))
+    with pytest.raises(TypeError, match="problem must be a Scenario or a Problem, got str"):
         airfed.plan("tiny.toml")
 
 
@@ -160,34 +168,34 @@ def test_a_function_is_a_policy_of_a_scenario_too():
     def strongest(problem, *, share=0.5):
         return np.argsort(-problem.fleet.gain)[: round(share * problem.fleet.num_devices)]
 
-    world = airfed.load(TINY)  # its size is not for this policy
-    assert airfed.plan(world, policy=strongest).num_scheduled == 3
-    found = airfed.plan(world, policy=strongest, options={"share": 0.34}, rounds=5)
+    loaded = airfed.load(TINY)  # its size is not for this policy
+    assert airfed.plan(loaded, policy=strongest).num_scheduled == 3
+    found = airfed.plan(loaded, policy=strongest, options={"share": 0.34}, rounds=5)
     assert (found.num_scheduled, found.rounds) == (2, 5)
-    assert bits(airfed.plan(world, policy=policies.EVERY["full"])) == bits(world.plan(policy="full"))
+    assert bits(airfed.plan(loaded, policy=policies.EVERY["full"])) == bits(loaded.plan(policy="full"))
 
 
 def test_a_plan_of_a_scenario_knows_no_gains_before_their_round():
-    world = airfed.load(ROOT / "examples" / "fading.toml").override({"policy.rounds": 6})
-    plan, clairvoyant = world.plan(), airfed.plan(world.problem(), rounds=6)
+    loaded = airfed.load(ROOT / "examples" / "fading.toml").override({"policy.rounds": 6})
+    plan, clairvoyant = loaded.plan(), airfed.plan(loaded.problem(), rounds=6)
     assert clairvoyant.bound.total < plan.bound.total
-    assert bits(airfed.plan(world, policy="clairvoyant"))["sequence"] == bits(clairvoyant)["sequence"]
+    assert bits(airfed.plan(loaded, policy="clairvoyant"))["sequence"] == bits(clairvoyant)["sequence"]
 
 
-def test_a_plan_by_hand_of_a_scenarios_problem_may_be_another_and_the_docstring_says_so():
-    world = airfed.load(ROOT / "examples" / "private.toml")
-    plan, by_hand = world.plan(), airfed.plan(world.problem())
+def test_a_plan_of_the_problem_may_differ_as_the_docstring_states():
+    loaded = airfed.load(ROOT / "examples" / "private.toml")
+    plan, by_hand = loaded.plan(), airfed.plan(loaded.problem())
     assert (plan.rounds, plan.average, by_hand.rounds, by_hand.average) == (56, "exponential", 53, "none")
     said = re.sub(r"\s+", " ", scenario.Scenario.problem.__doc__)
-    assert "To plan a scenario, call its `plan`." in said
-    assert "where channels vary, `airfed.plan(problem)` is clairvoyant" in said
+    assert "To plan a scenario, call its `plan`:" in said
+    assert "`airfed.plan(problem)` is clairvoyant where channels vary" in said
 
 
 def test_the_expected_accuracy_comes_with_it():
-    world = airfed.load(ROOT / "examples" / "paper.toml")
-    assert f"{world.plan().predicted_accuracy:.1%}" == "88.5%"
-    assert world.plan(policy="noise_free").predicted_accuracy is None  # a surrogate is about noise within a budget
-    assert all(plan.predicted_accuracy for plan in world.compare()[0].values())
+    loaded = airfed.load(ROOT / "examples" / "paper.toml")
+    assert f"{loaded.plan().predicted_accuracy:.1%}" == "88.5%"
+    assert loaded.plan(policy="fedavg").predicted_accuracy is None  # a surrogate is about noise within a budget
+    assert all(plan.predicted_accuracy for plan in loaded.compare()[0].values())
 
 
 MODEL = """
@@ -205,26 +213,26 @@ def test_the_size_of_an_own_model_on_data_in_a_file_is_found(tmp_path):
     np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     text = TINY.read_text().replace('model = "quadratic"\ndimension = 50', 'model = "mine:make"\ndataset = "own.npz"')
     (tmp_path / "own.toml").write_text(text)
-    world = airfed.load(tmp_path / "own.toml")
-    expected = bits(world.plan())
-    assert expected["dimension"] == world.dimension == 64 * 3 + 3 + 3 * 2 + 2
-    assert bits(airfed.plan(world)) == bits(prepare(world).plan) == expected
-    assert printed("plan", tmp_path / "own.toml") == {"scenario": world.name, **expected}
+    loaded = airfed.load(tmp_path / "own.toml")
+    expected = bits(loaded.plan())
+    assert expected["dimension"] == loaded.dimension == 64 * 3 + 3 + 3 * 2 + 2
+    assert bits(airfed.plan(loaded)) == bits(prepare(loaded).plan) == expected
+    assert printed("plan", tmp_path / "own.toml") == {"scenario": loaded.name, **expected}
 
 
 def test_an_audit_of_a_scenario_attacks_its_plan():
-    world = airfed.load(TINY)
-    found = world.audit(trials=2000)
+    loaded = airfed.load(TINY)
+    found = loaded.audit(trials=2000)
     assert found.verdict == "pass"
-    assert found.to_dict()["mu_claimed"] == world.plan().mu_round
-    with pytest.raises(ValueError, match="Expected a policy with an ε to audit"):
-        world.vary({"policy.name": "noise_free"}).audit()
+    assert found.to_dict()["mu_claimed"] == loaded.plan().mu_round
+    with pytest.raises(ValueError, match="is not private, so there is no privacy claim to audit"):
+        loaded.vary({"policy.name": "fedavg"}).audit()
 
 
 def test_where_there_is_no_plan_all_say_the_same():
-    world = airfed.load(TINY).override({"budget.total_power": 1e-200})
+    loaded = airfed.load(TINY).override({"budget.total_power": 1e-200})
     said = set()
-    for ask in (world.plan, lambda: airfed.plan(world), lambda: prepare(world)):
+    for ask in (loaded.plan, lambda: airfed.plan(loaded), lambda: prepare(loaded)):
         with pytest.raises(InfeasibleError) as caught:
             ask()
         said.add(str(caught.value))
@@ -237,10 +245,10 @@ def test_planning_and_auditing_need_no_torch(tmp_path):
         "import sys\n"
         "sys.modules |= {'torch': None, 'numba': None, 'matplotlib': None}\n"
         "import airfed\n"
-        f"world = airfed.load({str(TINY)!r})\n"
-        "assert airfed.plan(world).rounds == 4\n"
-        "assert world.audit(trials=2000).verdict == 'pass'\n"
-        "own = world.override({'learning.model': 'mine:make', 'learning.dimension': None})\n"
+        f"scenario = airfed.load({str(TINY)!r})\n"
+        "assert airfed.plan(scenario).rounds == 4\n"
+        "assert scenario.audit(trials=2000).verdict == 'pass'\n"
+        "own = scenario.override({'learning.model': 'mine:make', 'learning.dimension': None})\n"
         "try:\n"
         "    airfed.plan(own)\n"
         "except airfed._extras.MissingExtra as error:\n"

@@ -20,7 +20,7 @@ SECTIONS = ("channel", "channel.model")  # a table in several kinds, and what te
 
 
 @pytest.mark.parametrize(("key", "info"), [(k, i) for k, i in FIELDS.items() if k not in SECTIONS])
-def test_every_key_says_what_it_is(key: str, info: FieldInfo) -> None:
+def test_every_key_has_a_description(key: str, info: FieldInfo) -> None:
     said = key_of(info)
     assert said is not None
     assert said.meaning
@@ -50,4 +50,7 @@ def test_the_template_comments_every_key_it_has() -> None:
     values = [line for line in lines if " = " in line and not line.startswith(" ")]
     assert len(values) >= 30
     assert all("# " in line[2:] for line in values)
-    assert "noise_std = 1.0                  # σ [√W]: receiver noise; per real dimension: complex" in template.SCENARIO
+    assert (
+        "noise_std = 1.0                    # σ [√W]: standard deviation of the receiver noise per real"
+        in template.SCENARIO
+    )

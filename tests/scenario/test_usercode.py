@@ -33,14 +33,14 @@ def test_a_built_in_model_is_no_code(name):
         ("", "'module:callable'"),
     ],
 )
-def test_a_malformed_model_is_told_the_form(text, says):
+def test_a_malformed_model_is_refused_with_the_expected_form(text, says):
     changed = template.SCENARIO.replace('model = "cnn"', f'model = "{text}"')
     assert changed != template.SCENARIO
     with pytest.raises(ScenarioError) as caught:
         scenario.parse(tomllib.loads(changed))
     message = str(caught.value)
     assert message.startswith(
-        "Expected learning.model to be one of cnn, mlp, logistic, quadratic, ridge, network, or your own as"
+        "learning.model must be one of cnn, mlp, logistic, quadratic, ridge, network, or your own as"
     )
     assert says in message
     assert message.endswith(".")
@@ -53,24 +53,24 @@ def test_the_scenarios_folder_comes_before_the_working_directory(tmp_path, monke
     for folder in (beside, here):
         folder.mkdir()
     monkeypatch.chdir(here)
-    assert code.places(beside) == [beside, here]
-    assert code.places(here) == [here]
-    assert code.place(beside) is None
+    assert code.search_path(beside) == [beside, here]
+    assert code.search_path(here) == [here]
+    assert code.find(beside) is None
     (here / "mymodel.py").touch()
-    assert code.place(beside) == here
+    assert code.find(beside) == here
     (beside / "mymodel.py").touch()
-    assert code.place(beside) == beside
-    assert UserCode.parse("../here/mymodel:Net").place(beside) == here
-    assert UserCode.parse(f"{here}/mymodel:Net").place(beside) == here
+    assert code.find(beside) == beside
+    assert UserCode.parse("../here/mymodel:Net").find(beside) == here
+    assert UserCode.parse(f"{here}/mymodel:Net").find(beside) == here
 
 
 def test_a_package_is_found_and_a_folder_of_that_name_is_none(tmp_path):
     (tmp_path / "nets").mkdir()
-    assert UserCode.parse("nets:Net").place(tmp_path) is None
+    assert UserCode.parse("nets:Net").find(tmp_path) is None
     (tmp_path / "nets" / "small.py").touch()
-    assert UserCode.parse("nets.small:Net").place(tmp_path) == tmp_path
+    assert UserCode.parse("nets.small:Net").find(tmp_path) == tmp_path
     (tmp_path / "nets" / "__init__.py").touch()
-    assert UserCode.parse("nets:Net").place(tmp_path) == tmp_path
+    assert UserCode.parse("nets:Net").find(tmp_path) == tmp_path
 
 
 def test_a_recorded_scenario_means_the_same_elsewhere(tmp_path, monkeypatch):
@@ -78,16 +78,16 @@ def test_a_recorded_scenario_means_the_same_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "mymodel.py").touch()
     file = tmp_path / "s.toml"
     file.write_text(template.SCENARIO.replace('model = "cnn"', 'model = "mymodel:Net"'))
-    world = scenario.load("s.toml")
+    loaded = scenario.load("s.toml")
     recorded = tmp_path / "run" / "scenario.toml"
     recorded.parent.mkdir()
-    recorded.write_text(world.anchored().to_toml())
+    recorded.write_text(loaded.anchored().to_toml())
     monkeypatch.chdir("/")
     again = scenario.load(recorded)
     assert again.learning.model == f"{tmp_path}/mymodel:Net"
-    assert UserCode.parse(again.learning.model).place(again.folder) == tmp_path
+    assert UserCode.parse(again.learning.model).find(again.folder) == tmp_path
     assert again.anchored() == again
-    assert again.content() == world.content()
-    assert again.digest() == world.digest()
-    other = world.override({"learning.model": "mymodel:Other"})
-    assert other.digest() != world.digest()
+    assert again.content() == loaded.content()
+    assert again.digest() == loaded.digest()
+    other = loaded.override({"learning.model": "mymodel:Other"})
+    assert other.digest() != loaded.digest()

@@ -5,11 +5,11 @@ import pytest
 from studies import antennas
 
 
-def row(label, number, trust, seed, accuracy):
+def row(label, number, adversary, seed, accuracy):
     return {
         "label": label,
         "antennas": number,
-        "trust": trust,
+        "adversary": adversary,
         "seed": seed,
         "num_scheduled": 100 + seed,
         "rounds": 20,
@@ -24,24 +24,24 @@ def row(label, number, trust, seed, accuracy):
 @pytest.fixture
 def found():
     return [
-        row(label, number, trust, seed, 0.4 + 0.1 * seed)
+        row(label, number, adversary, seed, 0.4 + 0.1 * seed)
         for label in ("one", "another")
         for number in (1, 4)
-        for trust in ("radio", "combiner")
+        for adversary in ("all_antennas", "combined")
         for seed in (1, 2)
     ]
 
 
-def test_a_table_has_a_row_for_each_world_and_number_of_antennas(found):
+def test_a_table_has_a_row_for_each_scenario_and_number_of_antennas(found):
     head, *cells = antennas.table(found)
     places = [tuple(each[:3]) for each in cells]
-    assert places[:3] == [("one", "1", "radio"), ("one", "1", "combiner"), ("one", "4", "radio")]
+    assert places[:3] == [("one", "1", "all_antennas"), ("one", "1", "combined"), ("one", "4", "all_antennas")]
     assert len(places) == len(set(places)) == 8
     assert dict(zip(head, cells[0], strict=True))["K"] == "102"
     assert cells[0][-1].startswith("55.0% ± ")
 
 
-def test_a_picture_has_a_panel_for_each_world_and_a_curve_for_each_adversary(found):
+def test_the_figure_has_a_panel_for_each_scenario_and_a_curve_for_each_adversary(found):
     figure = antennas.figure(found, "note")
     panels = figure.get_axes()
     assert [panel.get_title(loc="left") for panel in panels] == ["one", "another"]

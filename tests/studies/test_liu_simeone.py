@@ -1,4 +1,4 @@
-"""The theory of Liu and Simeone: its solution is the optimum, its bound holds, its figures are near the published."""
+"""The theory of Liu and Simeone: its solution is optimal, its bound holds, its figures agree with the paper."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from studies.liu_simeone import curves as liu_simeone_curves
 from airfed import scenario
 from airfed.experiments import figures
 from airfed.privacy import gaussian_delta
-from airfed.scenario import ScenarioError, worlds
+from airfed.scenario import ScenarioError, presets
 from airfed.training.setup import ridge_task
 from studies import catalogue
 
@@ -31,25 +31,27 @@ def made_up(**change):
         "sensitivity": 3.0,
         "floor": np.array([9.0, 20.0, 4.0, 11.0, 30.0]),
     }
-    return liu_simeone.World(**arguments | change)
+    return liu_simeone.Constants(**arguments | change)
 
 
 @pytest.fixture(scope="module")
 def known():
-    return scenario.parse(tomllib.loads(worlds.world("liu-simeone")))
+    return scenario.parse(tomllib.loads(presets.preset("liu-simeone")))
 
 
 @given(st.floats(0.01, 0.95), st.floats(0.05, 20.0), st.lists(st.floats(1.0, 100.0), min_size=2, max_size=6))
-def test_adaptive_is_what_a_general_solver_finds(contraction, budget, floor):
-    world = made_up(contraction=contraction, floor=np.array(floor))
-    noise = liu_simeone.adaptive(world, budget)
-    assert (noise >= world.floor).all()
-    assert world.spent(noise) <= budget
-    static = np.maximum(liu_simeone.static(world, budget), world.floor)
-    assert world.gap(noise) <= world.gap(static) * (1 + 1e-12)
+def test_adaptive_power_agrees_with_a_general_solver(contraction, budget, floor):
+    constants = made_up(contraction=contraction, floor=np.array(floor))
+    noise = liu_simeone.adaptive(constants, budget)
+    assert (noise >= constants.floor).all()
+    assert constants.spent(noise) <= budget
+    static = np.maximum(liu_simeone.static(constants, budget), constants.floor)
+    assert constants.gap(noise) <= constants.gap(static) * (1 + 1e-12)
     weights = contraction ** np.arange(len(floor) - 1, -1, -1.0)
-    unit = 2 * world.sensitivity**2 * len(floor) / budget  # in u = unit/x the problem is convex with a linear budget
-    upper = unit / world.floor
+    unit = (
+        2 * constants.sensitivity**2 * len(floor) / budget
+    )  # in u = unit/x the problem is convex with a linear budget
+    upper = unit / constants.floor
     start = np.minimum(upper, 1.0) * 0.9
     found = optimize.minimize(
         lambda u: np.sum(weights / u) / weights.sum(),
@@ -67,18 +69,18 @@ def test_adaptive_is_what_a_general_solver_finds(contraction, budget, floor):
 
 
 def test_with_power_to_spare_privacy_is_for_free():
-    world = made_up()
-    budget = world.spent(world.floor)
+    constants = made_up()
+    budget = constants.spent(constants.floor)
     for more in (1.0, 2.0):
-        assert np.array_equal(liu_simeone.adaptive(world, more * budget), world.floor)
-    assert (liu_simeone.adaptive(world, 0.999 * budget) >= world.floor).all()
-    assert world.spent(liu_simeone.adaptive(world, 0.999 * budget)) == pytest.approx(0.999 * budget, rel=1e-12)
+        assert np.array_equal(liu_simeone.adaptive(constants, more * budget), constants.floor)
+    assert (liu_simeone.adaptive(constants, 0.999 * budget) >= constants.floor).all()
+    assert constants.spent(liu_simeone.adaptive(constants, 0.999 * budget)) == pytest.approx(0.999 * budget, rel=1e-12)
 
 
 def test_without_a_floor_the_ratio_has_a_closed_form():
-    world = made_up(floor=np.full(30, 1e-9), contraction=1 - 0.907, initial_gap=0.0)
-    static, adaptive = (world.gap(rule(world, 0.06)) for rule in (liu_simeone.static, liu_simeone.adaptive))
-    root = math.sqrt(world.contraction)
+    constants = made_up(floor=np.full(30, 1e-9), contraction=1 - 0.907, initial_gap=0.0)
+    static, adaptive = (constants.gap(rule(constants, 0.06)) for rule in (liu_simeone.static, liu_simeone.adaptive))
+    root = math.sqrt(constants.contraction)
     assert static / adaptive == pytest.approx(30 * (1 - root) / (1 + root), rel=1e-3)  # 16.0
 
 
@@ -96,20 +98,20 @@ def test_the_paper_s_budget_solves_its_equation_and_is_safe():
 def test_the_bound_holds_for_noisy_gradient_descent(known):
     # 400 trainings; the gap's relative standard deviation is about √(2/d), so the mean is known to 3%.
     small = known.override({"learning.ridge.samples": 1000, "policy.rounds": 6, "learning.total_steps": 6})
-    world, task = liu_simeone.world(small), ridge_task(small)
-    noise = liu_simeone.adaptive(world, liu_simeone.paper_budget(10.0, 0.01))
+    constants, task = liu_simeone.constants(small), ridge_task(small)
+    noise = liu_simeone.adaptive(constants, liu_simeone.paper_budget(10.0, 0.01))
     rng = np.random.default_rng(0)
     w = np.zeros((400, task.dimension))
     for x in noise:
-        received = (w - task.optimum) @ task.hessian + rng.normal(0, math.sqrt(x) / world.samples, w.shape)
-        w -= received / world.smoothness
+        received = (w - task.optimum) @ task.hessian + rng.normal(0, math.sqrt(x) / constants.samples, w.shape)
+        w -= received / constants.smoothness
     gap = np.mean([task.loss(one) - task.minimum for one in w])
-    assert 0.3 * world.gap(noise) < gap < world.gap(noise)
+    assert 0.3 * constants.gap(noise) < gap < constants.gap(noise)
 
 
 def test_the_floor_is_where_a_device_sends_with_all_its_power(known):
-    world, task, problem = liu_simeone.world(known), ridge_task(known), known.problem()
-    amplitude = problem.link.noise_std / np.sqrt(world.floor)  # c_t
+    constants, task, problem = liu_simeone.constants(known), ridge_task(known), known.problem()
+    amplitude = problem.link.noise_std / np.sqrt(constants.floor)  # c_t
     largest = 2 * np.linalg.norm(task.optimum) * task.curvatures  # of a device's gradient
     power = (amplitude[:, None] * 1000 * largest / problem.fleet.gain) ** 2
     np.testing.assert_allclose(power.max(axis=1), 1e4, rtol=1e-12)
@@ -117,15 +119,17 @@ def test_the_floor_is_where_a_device_sends_with_all_its_power(known):
     w = np.random.default_rng(0).normal(size=10)
     w *= np.linalg.norm(task.optimum) / np.linalg.norm(w)
     away = features * (features @ (w - task.optimum))[..., None] + task.l2 * (w - task.optimum)
-    assert np.linalg.norm(away, axis=-1).max() <= world.sensitivity  # as the paper has it: without the residual at w*
+    assert (
+        np.linalg.norm(away, axis=-1).max() <= constants.sensitivity
+    )  # as the paper has it: without the residual at w*
 
 
 def test_figures_are_near_those_on_the_paper_s_data(known):
     # On its own data: 7.4, 119 and 0.036 at ε = 1; 0.145 and 2.31 at ε = 10 (200 draws of the channels). From one set
     # of 10,000 samples to another γ² varies by some 20%; the floor is a maximum over the channels, with a long tail.
-    drawn = {seed: liu_simeone.world(known.override({"seed": seed})) for seed in range(20)}
+    drawn = {seed: liu_simeone.constants(known.override({"seed": seed})) for seed in range(20)}
     rows = liu_simeone.rows(drawn, 0.01, (1.0, 5.0, 10.0, 50.0))
-    paper, exact = (liu_simeone.means(rows, account) for account in ("paper", "exact"))
+    paper, exact = (liu_simeone.means(rows, accountant) for accountant in ("paper", "exact"))
     for epsilon, adaptive, static in ((1.0, 7.4, 119.0), (10.0, 0.145, 2.31)):
         assert paper[epsilon]["adaptive"] == pytest.approx(adaptive, rel=0.3)
         assert paper[epsilon]["static"] == pytest.approx(static, rel=0.3)
@@ -145,22 +149,25 @@ def test_the_figure_is_drawn_from_its_definition(tmp_path):
     definition = catalogue.STUDIES["liu-simeone"]
     found = figures.studies({"liu-simeone": definition}, quick=True)
     rows, figure = definition.build(found)
-    assert {(row["account"], row["seed"]) for row in rows} == {
-        (account, int(point.values["seed"])) for account in ("paper", "exact") for point in found["liu-simeone"].points
+    assert {(row["accountant"], row["seed"]) for row in rows} == {
+        (accountant, int(point.values["seed"]))
+        for accountant in ("paper", "exact")
+        for point in found["liu-simeone"].points
     }
     written = figures.save("liu-simeone", rows, figure, tmp_path)
-    assert [file.suffix for file in written] == [".png", ".pdf", ".csv"]
-    assert all(file.stat().st_size > 1000 for file in written)
+    assert [file.suffix for file in written] == [".png", ".pdf", ".csv", ".txt"]
+    assert all(file.stat().st_size > 1000 for file in written[:3])
+    assert written[3].read_text(encoding="utf-8").strip() == figure.get_label()
 
 
-def test_gains_that_change_have_floors_that_change(known):
-    changing = liu_simeone.world(known.override({"channel.coherence": 1, "policy.rounds": 4}))
+def test_time_varying_gains_have_time_varying_floors(known):
+    changing = liu_simeone.constants(known.override({"channel.coherence_rounds": 1, "policy.rounds": 4}))
     assert len(set(changing.floor.tolist())) == 4
-    still = dataclasses.replace(liu_simeone.world(known), floor=changing.floor)
+    still = dataclasses.replace(liu_simeone.constants(known), floor=changing.floor)
     assert still.gap(still.floor) == changing.gap(changing.floor)
 
 
 def test_another_model_is_refused(known):
     other = known.override({"learning.model": "quadratic", "learning.ridge": None})
     with pytest.raises(ScenarioError, match="'ridge', got 'quadratic'"):
-        liu_simeone.world(other)
+        liu_simeone.constants(other)

@@ -1,4 +1,4 @@
-"""The regret study on made-up rows, whose truth is known; and from the command to the page in small worlds."""
+"""The regret study on made-up rows with known results, and from the command to the page in small scenarios."""
 
 import csv
 import dataclasses
@@ -17,7 +17,7 @@ from studies.regret import regret
 from studies.regret import rows as regret_rows
 
 from airfed.experiments import figures, points
-from airfed.experiments.claims import best_by_others, best_place
+from airfed.experiments.claims import best_by_others, best_point
 from airfed.experiments.results import Record, data_frame
 from airfed.scenario.learning_section import SHIPPED
 from airfed.training.directory import RunError
@@ -27,10 +27,10 @@ from studies import page as reproduction
 ROUNDS, NORMS = (10, 40, 200), (1.0, 5.0)
 
 
-def row(world, label, seed, accuracy, *, rounds=40, norm=5.0, predicted=None, partition="iid", **more):
+def row(scenario, label, seed, accuracy, *, rounds=40, norm=5.0, predicted=None, partition="iid", **more):
     return {
-        "world": world,
-        "about": f"{world}, in a few words",
+        "scenario": scenario,
+        "about": f"{scenario}, in a few words",
         "partition": partition,
         "label": label,
         "seed": seed,
@@ -50,39 +50,39 @@ def row(world, label, seed, accuracy, *, rounds=40, norm=5.0, predicted=None, pa
     }
 
 
-def made_up(*, measured=0.895, off=0.01, names=("paper", "fashion", "unlike")):
-    """Worlds whose best place is I = 40, ϖ = 5 with 90%; what was expected is `off` below what came."""
-    told = []
+def made_up(*, reached=0.895, off=0.01, names=("paper", "fashion", "unlike")):
+    """Scenarios whose best grid point is I = 40, ϖ = 5 with 90%; expected accuracy is `off` below the realised one."""
+    rows = []
     for name, seed in itertools.product(names, (1, 2, 3)):
-        luck = (0.0, 0.004, -0.004)[seed - 1]
+        effect = (0.0, 0.004, -0.004)[seed - 1]
         part = "dirichlet" if name.startswith("unlike") else "iid"
         for rounds, norm in itertools.product(ROUNDS, NORMS):
             level = 0.9 - 0.1 * (rounds != 40) - 0.3 * (norm != 5.0)
-            place = {"rounds": rounds, "norm": norm, "predicted": level - off, "partition": part}
-            told.append(row(name, "grid", seed, level + luck, **place))
-        told.append(row(name, "measured", seed, measured + luck, predicted=measured - off, partition=part))
-        told.append(row(name, "bound", seed, 0.84 + luck, rounds=53, partition=part))
-    return told
+            point = {"rounds": rounds, "norm": norm, "predicted": level - off, "partition": part}
+            rows.append(row(name, "grid", seed, level + effect, **point))
+        rows.append(row(name, "accuracy", seed, reached + effect, predicted=reached - off, partition=part))
+        rows.append(row(name, "bound", seed, 0.84 + effect, rounds=53, partition=part))
+    return rows
 
 
-def test_the_regret_is_that_of_the_worlds():
-    for verdict, world in zip(regret.check_regret(made_up()), regret.worlds(made_up()), strict=True):
-        assert world.best == (40, 5.0, "none")
+def test_the_verdicts_have_the_regret_of_the_scenarios():
+    for verdict, scenario in zip(regret.check_regret(made_up()), regret.scenarios(made_up()), strict=True):
+        assert scenario.best == (40, 5.0, "none")
         assert verdict.effect.mean == pytest.approx(0.5)
         assert verdict.effect.high == pytest.approx(0.5)  # paired: all seeds agree
         assert verdict.passed
-        assert "the bound's plan loses +6.0" in verdict.remark
-    for verdict in regret.check_regret(made_up(measured=0.888)):
+        assert "regret of the plan by the bound +6.0" in verdict.remark
+    for verdict in regret.check_regret(made_up(reached=0.888)):
         assert not verdict.passed
         assert verdict.reason == "above 1"
 
 
 def test_a_mean_within_the_limit_passes_though_the_seeds_disagree():
-    told = made_up(names=("paper",))
-    for each in told:
-        if each["label"] == "measured":
+    rows = made_up(names=("paper",))
+    for each in rows:
+        if each["label"] == "accuracy":
             each["accuracy"] += (0.0, 0.05, -0.05)[each["seed"] - 1]
-    (verdict,) = regret.check_regret(told)
+    (verdict,) = regret.check_regret(rows)
     assert verdict.effect.mean == pytest.approx(0.5)
     assert verdict.effect.high > 10
     assert verdict.passed
@@ -92,49 +92,51 @@ def test_a_mean_within_the_limit_passes_though_the_seeds_disagree():
     st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=1, max_size=6),
     st.lists(st.floats(0, 100), min_size=3, max_size=3),
 )
-def test_the_best_on_the_other_seeds_is_at_no_seed_better_than_the_best(places, measured):
+def test_the_best_on_the_other_seeds_is_at_no_seed_better_than_the_best(points, plan):
     # c maximises the sum over the others and b that over all, so that a(c, seed) = S(c) - S_others(c) <= a(b, seed)
-    grid = {regret.Place(place, 1.0): dict(enumerate(values)) for place, values in enumerate(places)}
-    world = regret.World(name="", about="", grid=grid, measured=dict(enumerate(measured)), bound={})
-    assert world.regret_of_others.mean <= world.regret.mean + 1e-9
-    best, others = best_place(grid, [0, 1, 2]), best_by_others(grid)
+    grid = {regret.GridPoint(index, 1.0): dict(enumerate(values)) for index, values in enumerate(points)}
+    scenario = regret.ScenarioResult(name="", about="", grid=grid, by_accuracy=dict(enumerate(plan)), by_bound={})
+    assert scenario.regret_of_others.mean <= scenario.regret.mean + 1e-9
+    best, others = best_point(grid, [0, 1, 2]), best_by_others(grid)
     assert all(grid[others[seed]][seed] <= grid[best][seed] + 1e-9 for seed in range(3))
 
 
-def test_the_two_regrets_enclose_the_truth_where_all_places_are_alike():
-    # 400 studies of 20 places and 3 seeds, deviation 1 point, the measured plan as good as every place: the truth is 0.
-    # One study's LOO mean has a deviation of about 0.8, so that the mean of 400 is within 0.2 of it.
+def test_the_two_regrets_enclose_the_truth_where_all_grid_points_are_alike():
+    # 400 studies of 20 grid points and 3 seeds, deviation 1 point, the plan as good as every point: true regret 0.
+    # The mean of one study has a deviation of about 0.8, so that the mean of 400 is within 0.2 of it.
     rng = np.random.default_rng(0)
     found = []
     for _ in range(400):
         values = rng.normal(80, 1, (21, 3))
-        grid = {regret.Place(place, 1.0): dict(enumerate(values[place])) for place in range(20)}
-        world = regret.World(name="", about="", grid=grid, measured=dict(enumerate(values[20])), bound={})
-        found.append((world.regret.mean, world.regret_of_others.mean))
+        grid = {regret.GridPoint(index, 1.0): dict(enumerate(values[index])) for index in range(20)}
+        scenario = regret.ScenarioResult(
+            name="", about="", grid=grid, by_accuracy=dict(enumerate(values[20])), by_bound={}
+        )
+        found.append((scenario.regret.mean, scenario.regret_of_others.mean))
     over, fair = np.mean(found, axis=0)
     assert over > 0.8
     assert abs(fair) < 0.2
 
 
-def test_what_the_receiver_averages_is_the_third_axis():
-    told = made_up(names=("paper",))
-    for each in told:
+def test_averages_of_models_are_the_third_axis():
+    rows = made_up(names=("paper",))
+    for each in rows:
         if each["label"] == "grid":
             gain = 0.02 * (each["rounds"] == 40)
             each |= {"accuracy_none": each["accuracy"], "accuracy_tail": each["accuracy"] + gain}
-    (world,) = regret.worlds(told)
-    assert len(world.grid) == 2 * len(ROUNDS) * len(NORMS)
-    assert world.best == (40, 5.0, "tail")
-    assert "tail average" in str(world.best)
-    assert world.regret.mean == pytest.approx(2.5)
+    (scenario,) = regret.scenarios(rows)
+    assert len(scenario.grid) == 2 * len(ROUNDS) * len(NORMS)
+    assert scenario.best == (40, 5.0, "tail")
+    assert "tail average" in str(scenario.best)
+    assert scenario.regret.mean == pytest.approx(2.5)
 
 
 def test_expectations_are_judged_where_data_are_iid():
     (verdict,) = regret.check_prediction(made_up(off=0.01))
     assert verdict.effect.mean == pytest.approx(1.0)
-    assert verdict.effect.count == 2  # worlds
-    assert "over all 14 points 1.00" in verdict.remark  # 6 places and the measured plan, of two worlds
-    assert "over the 8 of which more than 60% was expected 1.00" in verdict.remark
+    assert verdict.effect.count == 2  # scenarios
+    assert "over all 14 points 1.00" in verdict.remark  # 6 grid points and one plan, of two scenarios
+    assert "over the 8 with more than 60% expected 1.00" in verdict.remark
     assert verdict.passed
     assert not regret.check_prediction(made_up(off=-0.016))[0].passed
     assert regret.check_prediction(made_up(names=("unlike",))) == []
@@ -142,31 +144,31 @@ def test_expectations_are_judged_where_data_are_iid():
 
 
 def test_rows_survive_the_csv_to_the_last_verdict():
-    told = made_up(measured=0.8812345678)
-    again = regret_rows.typed(csv.DictReader(io.StringIO(data_frame(told).to_csv(index=False))))
+    rows = made_up(reached=0.8812345678)
+    again = regret_rows.typed(csv.DictReader(io.StringIO(data_frame(rows).to_csv(index=False))))
     for check in (regret.check_regret, regret.check_prediction):
-        assert [verdict.to_dict() for verdict in check(again)] == [verdict.to_dict() for verdict in check(told)]
-    texts = list(csv.DictReader(io.StringIO(data_frame(told).to_csv(index=False))))
+        assert [verdict.to_dict() for verdict in check(again)] == [verdict.to_dict() for verdict in check(rows)]
+    texts = list(csv.DictReader(io.StringIO(data_frame(rows).to_csv(index=False))))
     texts[4]["noise"] = "much"
-    with pytest.raises(RunError, match="Expected numbers in the table"):
+    with pytest.raises(RunError, match="Values of the table must be numbers"):
         regret_rows.typed(texts)
 
 
-def test_the_page_tells_every_verdict_and_every_place():
-    tables = dict.fromkeys(("regret", "prediction"), made_up(measured=0.88))
+def test_the_page_lists_every_verdict_and_every_grid_point():
+    tables = dict.fromkeys(("regret", "prediction"), made_up(reached=0.88))
     page = reproduction.markdown(pd.DataFrame(), figures=["regret", "prediction"], quick=False, tables=tables)
     assert page.count("| **FAIL** |") == 3
     assert page.count("| pass |") == 1
     assert "**1 of 4 comparisons pass.**" in page
     assert page.count("| 40 | 60.0 (59.0) | 90.0 (89.0) |") == 3
     assert "lies above zero" not in page
-    assert "What the paper does not say" not in page
+    assert "Settings that the paper does not state" not in page
 
 
-def test_both_pictures_are_drawn():
-    told = made_up()
-    assert len(regret_curves.regret_figure(told, "note").axes) == 2
-    figure = regret_curves.prediction_figure(told, "note")
+def test_both_figures_are_drawn():
+    rows = made_up()
+    assert len(regret_curves.regret_figure(rows, "note").axes) == 2
+    figure = regret_curves.prediction_figure(rows, "note")
     hollow = {line.get_label().split(":")[0]: line.get_markerfacecolor() == "none" for line in figure.axes[0].lines[1:]}
     assert hollow == {"paper": False, "fashion": False, "unlike": True}
 
@@ -176,17 +178,17 @@ def studies(quick):
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_every_world_has_its_grid(quick, monkeypatch):
+def test_every_scenario_has_its_grid(quick, monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
     found = studies(quick)
-    assert tuple(found) == regret_rows.WORLDS
+    assert tuple(found) == regret_rows.SCENARIOS
     for title, study in found.items():
         base = study.experiment.base
-        assert (SHIPPED / f"{base.policy.response}.json").is_file()
+        assert (SHIPPED / f"{base.policy.surrogate}.json").is_file()
         assert not any(point.problem for point in study.points), title
         seeds = {point.values["seed"] for point in study.points}
         assert len(seeds) >= 2
-        assert not seeds & set(base.response.about["seeds"])
+        assert not seeds & set(base.surrogate.about["seeds"])
         grid = {tuple(point.values.values())[1:] for point in study.points if point.label == "grid"}
         assert len(grid) == (15 if base.learning.model == "cnn" else 20)
         assert len(study.points) == (len(grid) + 2) * len(seeds)
@@ -210,25 +212,25 @@ def ended(study, status, accuracy):
     return figures.Study(experiment=study.experiment, points=study.points, records=records)
 
 
-def test_one_that_diverged_is_worth_a_guess_and_one_that_failed_costs_its_seed(monkeypatch):
+def test_a_diverged_run_counts_as_chance_level_and_a_failed_one_excludes_its_seed(monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
     title = "regret-paper"
-    monkeypatch.setattr(regret_rows, "WORLDS", (title,))
+    monkeypatch.setattr(regret_rows, "SCENARIOS", (title,))
     study = studies(True)[title]
 
-    def place(point):
+    def setting(point):
         return point.values.get("policy.rounds"), point.values.get("policy.clip_norm")
 
     def status(point):
-        if place(point) == (200, 10.0):
+        if setting(point) == (200, 10.0):
             return "diverged"
         return "failed" if point.label == "bound" and point.values["seed"] == 2 else "finished"
 
-    told = regret_rows.rows({title: ended(study, status, lambda point: 0.9)})
-    assert {each["seed"] for each in told} == {1}
-    for each in told:
-        guess = (each["rounds"], each["clip_norm"]) == (200, 10.0)
-        assert (each["accuracy"], each["accuracy_tail"]) == ((0.1, 0.1) if guess else (0.9, 0.5))
+    rows = regret_rows.rows({title: ended(study, status, lambda point: 0.9)})
+    assert {each["seed"] for each in rows} == {1}
+    for each in rows:
+        chance = (each["rounds"], each["clip_norm"]) == (200, 10.0)
+        assert (each["accuracy"], each["accuracy_tail"]) == ((0.1, 0.1) if chance else (0.9, 0.5))
         assert (each["predicted"], each["predicted_low"]) == (0.8, 0.7)
     with pytest.raises(RunError, match="No seed of regret-paper is complete: No"):
         regret_rows.rows({title: ended(study, lambda point: "failed", lambda point: 0.9)})
@@ -250,7 +252,7 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
         "fleet.num_devices": 20,
         "link.noise_std": 0.05,
         "budget": {"epsilon": 50.0, "delta": 1e-3, "total_power": 1e4},
-        "policy.response": str(SHIPPED / "mnist-5k-logistic-40.json"),
+        "policy.surrogate": str(SHIPPED / "mnist-5k-logistic-4.json"),
         "policy.rounds": [10, 20],
         "policy.clip_norm": [1.0, 2.0],
         "run.threads": 1,
@@ -272,10 +274,10 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     arguments = {"out": tmp_path / "out", "jobs": 1, "docs": page}
     assert main("regret", "prediction", **arguments) == 0
-    told = reproduction.kept(page, ["regret"])["regret"]
-    assert len(told) == 6 * (4 + 2)
-    assert all(each["predicted"] is not None for each in told)  # the bound's plan was told, too
-    assert len(regret.worlds(told)) == 6
+    rows = reproduction.kept(page, ["regret"])["regret"]
+    assert len(rows) == 6 * (4 + 2)
+    assert all(each["predicted"] is not None for each in rows)  # the bound's plan was rows, too
+    assert len(regret.scenarios(rows)) == 6
     text = page.read_text(encoding="utf-8")
     names = ["regret", "prediction"]
     assert text == reproduction.markdown(

@@ -1,4 +1,4 @@
-"""Verdicts on made-up results: true claims pass, false ones fail and say why; and the page made from them."""
+"""Verdicts on made-up results: true claims pass, false ones fail with a reason; and the page made from them."""
 
 import itertools
 import re
@@ -67,25 +67,25 @@ def made_up():
 
 
 def test_true_claims_pass():
-    tested = verdicts.check(made_up())
-    assert {verdict.figure for verdict in tested} == {"fig3", "fig4", "fig5", "fig6", "thousand"}
-    assert all(verdict.passed for verdict in tested), [v.comparison for v in tested if not v.passed]
-    first = tested[0]
+    checked = verdicts.check(made_up())
+    assert {verdict.figure for verdict in checked} == {"fig3", "fig4", "fig5", "fig6", "thousand"}
+    assert all(verdict.passed for verdict in checked), [v.comparison for v in checked if not v.passed]
+    first = checked[0]
     assert first.comparison == "proposed − uniform, 50 devices"
     assert first.effect.mean == pytest.approx(40.0)
-    assert "full, no weak device" not in "".join(verdict.comparison for verdict in tested)
+    assert "full, no weak device" not in "".join(verdict.comparison for verdict in checked)
 
 
-def test_what_two_figures_tell_of_the_same_runs_is_counted_once():
-    tested = verdicts.check(made_up())
-    assert [(v.figure, v.unit) for v in tested if v.figure in ("fig4", "fig5")] == [
+def test_a_comparison_of_the_same_runs_in_two_figures_counts_once():
+    checked = verdicts.check(made_up())
+    assert [(v.figure, v.unit) for v in checked if v.figure in ("fig4", "fig5")] == [
         *[("fig4", "points")] * 2,
         *[("fig5", "nats")] * 2,
     ]
     other = verdicts.check(changed(made_up(), "fig5", "I = 200", [0.71, 0.72, 0.7]))
     assert [(v.figure, v.unit) for v in other].count(("fig5", "points")) == 1  # these are no longer the same runs
     page = reproduction.markdown(made_up(), figures=FIGURES, quick=True)
-    assert f"**{len(tested)} of {len(tested)} comparisons pass.**" in page
+    assert f"**{len(checked)} of {len(checked)} comparisons pass.**" in page
 
 
 def changed(results, experiment, label, accuracy):
@@ -95,28 +95,28 @@ def changed(results, experiment, label, accuracy):
     return results
 
 
-def test_a_false_claim_fails_and_says_the_opposite_was_found():
-    tested = verdicts.check(changed(made_up(), "fig6", "full, best I", [0.99, 0.98, 0.985]))
-    (bad,) = [verdict for verdict in tested if not verdict.passed]
+def test_a_false_claim_fails_with_the_reason():
+    checked = verdicts.check(changed(made_up(), "fig6", "full, best I", [0.99, 0.98, 0.985]))
+    (bad,) = [verdict for verdict in checked if not verdict.passed]
     assert bad.comparison == "proposed − full, best I"
-    assert bad.reason == "the opposite was found"
+    assert bad.reason == "the records show the opposite"
 
 
-def test_seeds_that_disagree_decide_nothing():
-    tested = verdicts.check(changed(made_up(), "fig6", "full, best I", [0.99, 0.5, 0.9]))
-    (bad,) = [verdict for verdict in tested if not verdict.passed]
+def test_seeds_that_disagree_do_not_pass():
+    checked = verdicts.check(changed(made_up(), "fig6", "full, best I", [0.99, 0.5, 0.9]))
+    (bad,) = [verdict for verdict in checked if not verdict.passed]
     assert bad.reason == "3 seeds do not separate it from zero"
 
 
 def test_a_best_at_the_end_is_not_interior():
-    tested = verdicts.check(changed(made_up(), "fig4", "I = 200", [0.95, 0.96, 0.94]))
-    failed = {verdict.comparison for verdict in tested if not verdict.passed}
+    checked = verdicts.check(changed(made_up(), "fig4", "I = 200", [0.95, 0.96, 0.94]))
+    failed = {verdict.comparison for verdict in checked if not verdict.passed}
     assert failed == {"best I − I = 200"}
 
 
-def test_the_best_place_is_chosen_by_the_other_seeds():
-    # each seed is best at a place of its own; chosen by the others, the "best" is worth nothing
-    curves = {place: pd.Series({seed: float(seed == place) for seed in range(3)}) for place in range(3)}
+def test_the_other_seeds_choose_the_best_grid_point():
+    # each seed is best at a grid point of its own; chosen by the others, the "best" has no effect
+    curves = {index: pd.Series({seed: float(seed == index) for seed in range(3)}) for index in range(3)}
     for verdict in verdicts._interior(curves, claim="", figure="", symbol="I", unit=""):
         assert verdict.effect.mean <= 0
 
@@ -128,19 +128,20 @@ def test_results_survive_the_csv_to_the_last_bit(tmp_path):
     assert [v.to_dict() for v in verdicts.check(again)] == [v.to_dict() for v in verdicts.check(results)]
 
 
-def test_the_page_tells_every_verdict():
+def test_the_page_lists_every_verdict():
     results = changed(made_up(), "fig6", "full, best I", [0.99, 0.98, 0.985])
     page = reproduction.markdown(results, figures=FIGURES, quick=True)
-    tested = verdicts.check(results)
-    assert page.count("| pass |") == sum(verdict.passed for verdict in tested)
+    checked = verdicts.check(results)
+    assert page.count("| pass |") == sum(verdict.passed for verdict in checked)
     assert page.count("| **FAIL** |") == 1
-    assert "the opposite was found" in page
+    assert "the records show the opposite" in page
     assert "σ = 1" in page
-    assert "In which range" in page
+    assert "Range of settings" in page
     assert "12 runs, 6 s each on average." in page
     assert (
-        "- Proposed beats full scheduling: shown at ϖ = 1, σ = 1; not shown at ϖ = 1, σ = 0.1; shown at ϖ = 5" in page
-    )
+        "- The proposed scheduling is better than full scheduling: shown at ϖ = 1, σ = 1; not shown at ϖ = 1, "
+        "σ = 0.1; shown at ϖ = 5"
+    ) in page
     assert "E = 20): not shown at ϖ = 1, σ = 0.1, 1; shown at ϖ = 5, σ = 0.1, 1." in page
     assert "fixed E: not contradicted at ϖ = 1, σ = 0.1, 1; not contradicted at ϖ = 5, σ = 0.1, 1." in page
 

@@ -22,7 +22,7 @@ peak_power = 1.0
 [channel]
 model = "rayleigh"
 minimum = 0.1
-estimation_error = 0.01
+csi_error = 0.01
 [link]
 noise_std = 1.0
 [budget]
@@ -42,7 +42,7 @@ initial_gap = 10.0
 name = "full"
 rounds = 6
 [run]
-patience = {patience}
+process_timeout = {process_timeout}
 """
 HELD = 2  # the round in which a gated run is held
 
@@ -54,9 +54,9 @@ class Gated:
         self.processes, self.folder, self.wait_for, self.made = processes, processes.folder, wait_for, made
         self.out, self.scenario = self.folder / "run", self.folder / "scenario.toml"
 
-    def prepare(self, *, patience: float) -> None:
-        self.scenario.write_text(SCENARIO.format(patience=patience))
-        self.whole = self.made / f"{patience}"
+    def prepare(self, *, process_timeout: float) -> None:
+        self.scenario.write_text(SCENARIO.format(process_timeout=process_timeout))
+        self.whole = self.made / f"{process_timeout}"
 
     @property
     def script(self) -> list[str | Path]:
@@ -93,7 +93,7 @@ class Gated:
         return self.record()
 
     def undisturbed(self) -> dict[str, bytes]:
-        """The record of a run by this process alone, to the end; the tests of one patience share it."""
+        """The record of a run by this process alone, to the end; the tests of one process_timeout share it."""
         if not self.whole.exists():
             assert execute(load(self.scenario), self.whole).status == "finished"
         return self.record(self.whole)
@@ -157,7 +157,7 @@ class Killed(BaseException):
 def killed_in(monkeypatch):
     """Executes a scenario until the noise of a round is drawn: charged and sent, with nothing else on the disk."""
 
-    def run(world: Scenario, out: Path, deadly: int) -> None:
+    def run(scenario: Scenario, out: Path, deadly: int) -> None:
         real = SeededNoise.draw
 
         def draw(self: SeededNoise, index: int, *arguments: Any, **named: Any) -> Any:
@@ -168,7 +168,7 @@ def killed_in(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(SeededNoise, "draw", draw)
             with pytest.raises(Killed):
-                execute(world, out)
+                execute(scenario, out)
 
     return run
 

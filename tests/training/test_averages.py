@@ -47,7 +47,7 @@ def test_the_mean_of_one_model_is_that_model(rounds, done, value):
 
 
 @given(rounds=st.integers(1, 30), data=st.data())
-def test_what_is_kept_of_them_is_all_that_is_needed(rounds, data):
+def test_the_stored_sums_suffice_to_resume(rounds, data):
     models, cut = drawn(rounds), data.draw(st.integers(0, rounds))
     whole = halfway = begun(rounds)
     for index, model in enumerate(models):
@@ -80,10 +80,10 @@ def test_sums_that_do_not_fit_are_refused():
         {"done": 1},
         {"names": ("none", "tail")},
     ):
-        with pytest.raises(ValueError, match="Expected sums of the averages"):
+        with pytest.raises(ValueError, match="sums must be those of the averages"):
             Averages(**good | bad)
 
 
-def test_an_average_that_is_not_kept_cannot_be_had():
-    with pytest.raises(ValueError, match="Expected one of the averages none; got 'tail'"):
+def test_an_average_that_is_not_computed_is_refused():
+    with pytest.raises(ValueError, match="name must be one of the averages none; got 'tail'"):
         begun(4, names=("none",)).model("tail")

@@ -1,4 +1,4 @@
-"""Batteries of devices, and the books of a run that charges some devices of its fleet."""
+"""Batteries of devices, and the recorder of a run that charges some devices of its fleet."""
 
 import json
 from types import SimpleNamespace
@@ -10,13 +10,13 @@ from airfed.aircomp import Superposition
 from airfed.audit.audit import _all_counted, record_checks
 from airfed.audit.subject import Subject
 from airfed.cli import main
-from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, ParticipationMask
 from airfed.problem import Budget
 from airfed.training import charging
-from airfed.training.charging import Batteries, LedgerBooks
+from airfed.training.charging import Batteries, LedgerRecorder
 from airfed.training.directory import RunDirectory
 from airfed.training.execution import execute, prepare
-from airfed.training.recorder import RunBooks
+from airfed.training.recorder import RunRecorder
 from airfed.training.run import Run
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
@@ -40,14 +40,14 @@ def varying(rng, *, devices=7, rounds=9, **budget):
 
 
 def put(ledger, plan, index):
-    decided = plan.sequence[index]
-    members = Members.of(decided.scheduled, plan.problem.fleet.num_devices)
-    figures = {"alignment": decided.alignment, "mu": decided.mu, "power": float(np.sum(decided.power))}
-    ledger.charge(index, devices=members.count, members=members, **figures)
+    entry = plan.sequence[index]
+    mask = ParticipationMask.of(entry.scheduled, plan.problem.fleet.num_devices)
+    figures = {"alignment": entry.alignment, "mu": entry.mu, "power": float(np.sum(entry.power))}
+    ledger.charge(index, devices=mask.count, mask=mask, **figures)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_device_has_spent_what_it_was_to_transmit_in_every_charge_of_its_rounds(tmp_path, seed):
+def test_a_device_spends_its_planned_power_in_every_charge_of_its_rounds(tmp_path, seed):
     rng = np.random.default_rng(seed)
     plan, ledger = varying(rng, device_power=50.0), Ledger.create(tmp_path / "l", HEADER)
     batteries, asked, expected = Batteries(plan, ledger), [], np.zeros(7)
@@ -74,18 +74,18 @@ def test_a_device_has_spent_what_it_was_to_transmit_in_every_charge_of_its_round
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_battery_is_exceeded_and_none_is_asked_of_who_is_silent(tmp_path, seed):
+def test_no_battery_is_exceeded_and_inactive_devices_need_none(tmp_path, seed):
     rng = np.random.default_rng(seed)
     capacity = rng.uniform(1.0, 4.0, 7)
     plan, ledger = varying(rng, device_power=tuple(capacity)), Ledger.create(tmp_path / "l", HEADER)
     batteries, spent, stopped = Batteries(plan, ledger), np.zeros(7), 0
     for index in [*range(9)] * 2:
-        decided = plan.sequence[index]
+        entry = plan.sequence[index]
         after = spent.copy()
-        after[decided.scheduled] += decided.power
+        after[entry.scheduled] += entry.power
         if np.any(after > capacity):
             stopped += 1
-            device = next(device for device in decided.scheduled if after[device] > capacity[device])
+            device = next(device for device in entry.scheduled if after[device] > capacity[device])
             left, needed = capacity[device] - spent[device], after[device] - spent[device]
             with pytest.raises(BudgetExhausted) as error:
                 batteries.check(index)
@@ -102,19 +102,19 @@ def test_no_battery_is_exceeded_and_none_is_asked_of_who_is_silent(tmp_path, see
 
 def test_a_battery_that_the_plan_empties_exactly_lasts(tmp_path):
     plan, ledger = varying(np.random.default_rng(1), device_power=1.0), Ledger.create(tmp_path / "l", HEADER)
-    for decided in plan.sequence:
-        decided.scheduled, decided.power = np.array([2]), np.array([1 / 9])
+    for entry in plan.sequence:
+        entry.scheduled, entry.power = np.array([2]), np.array([1 / 9])
     batteries = Batteries(plan, ledger)
     for index in range(9):
         batteries.check(index)
         put(ledger, plan, index)
     assert batteries.used[2] == pytest.approx(1.0, rel=1e-14)
-    with pytest.raises(BudgetExhausted, match=r"device 2 does not last for round 1: .* of 1 W are left"):
+    with pytest.raises(BudgetExhausted, match=r"device 2 does not suffice for round 1: .* of 1 W are left"):
         batteries.check(0)
 
 
-def test_without_batteries_nothing_is_checked_and_a_constant_plan_has_them_too(world, tmp_path):
-    outcome = execute(world(**SMALL), tmp_path / "run")
+def test_without_batteries_nothing_is_checked_and_a_constant_plan_has_them_too(make_scenario, tmp_path):
+    outcome = execute(make_scenario(**SMALL), tmp_path / "run")
     plan, ledger = outcome.setup.plan, Run.open(tmp_path / "run").checked().ledger
     batteries = Batteries(plan, ledger)
     assert batteries.capacity is None
@@ -129,79 +129,79 @@ def test_charges_of_another_plan_are_not_counted_as_if_they_were_of_this_one(tmp
     plan, ledger = varying(np.random.default_rng(1), device_power=100.0), Ledger.create(tmp_path / "l", HEADER)
     put(ledger, plan, 8)
     plan.rounds = 8
-    with pytest.raises(LedgerError, match="round 9 is of another plan"):
+    with pytest.raises(LedgerError, match="round 9 belongs to another plan"):
         Batteries(plan, ledger).check(0)
     plan.rounds, plan.sequence[8].alignment = 9, 7.0
-    with pytest.raises(LedgerError, match="round 9 is of another plan"):
+    with pytest.raises(LedgerError, match="round 9 belongs to another plan"):
         Batteries(plan, ledger).check(0)
 
 
-@pytest.mark.parametrize("what", ["members", "power"])
+@pytest.mark.parametrize("what", ["mask", "power"])
 def test_charges_of_other_devices_or_powers_are_of_another_plan(tmp_path, what):
     plan, ledger = varying(np.random.default_rng(1), device_power=100.0), Ledger.create(tmp_path / "l", HEADER)
     put(ledger, plan, 3)
-    decided = plan.sequence[3]
+    entry = plan.sequence[3]
     if what == "power":
-        decided.power = 2 * decided.power
+        entry.power = 2 * entry.power
     else:
-        silent = np.setdiff1d(np.arange(7), decided.scheduled)
-        decided.scheduled = np.sort(np.append(decided.scheduled[1:], silent[0]))
-    with pytest.raises(LedgerError, match="round 4 is of another plan"):
+        inactive = np.setdiff1d(np.arange(7), entry.scheduled)
+        entry.scheduled = np.sort(np.append(entry.scheduled[1:], inactive[0]))
+    with pytest.raises(LedgerError, match="round 4 belongs to another plan"):
         Batteries(plan, ledger).check(0)
 
 
-# The books: a run with three of six devices, charged one by one as where rounds differ. ------------------------------
+# The recorder: a run with three of six devices, charged one by one as if rounds differed.
 
 
 @pytest.fixture
 def some_devices(monkeypatch):
-    """Have the books charge those who are scheduled, out of the fleet."""
+    """Have the recorder charge those who are scheduled, out of the fleet."""
 
-    def members(plan, index):
-        return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
+    def mask(plan, index):
+        return ParticipationMask.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 
-    monkeypatch.setattr(charging, "round_members", members)
+    monkeypatch.setattr(charging, "participation_mask", mask)
 
 
-def test_books_charge_those_who_transmit(world, tmp_path, some_devices):
-    changes = SMALL | {"budget__account": str(tmp_path / "account")}
-    outcome = execute(world(**changes), tmp_path / "run")
+def test_the_recorder_charges_the_devices_that_transmit(make_scenario, tmp_path, some_devices):
+    changes = SMALL | {"budget__shared_ledger": str(tmp_path / "shared_ledger")}
+    outcome = execute(make_scenario(**changes), tmp_path / "run")
     assert outcome.status == "finished"
     plan, run = outcome.setup.plan, Run.open(tmp_path / "run").checked()
-    for ledger in (run.ledger, Ledger.load(tmp_path / "account")):
-        assert [charge.members.devices.tolist() for charge in ledger.charges] == [plan.scheduled.tolist()] * 8
+    for ledger in (run.ledger, Ledger.load(tmp_path / "shared_ledger")):
+        assert [charge.mask.devices.tolist() for charge in ledger.charges] == [plan.scheduled.tolist()] * 8
         assert set(np.flatnonzero(ledger.device_mus())) == set(plan.scheduled)
         assert plan.mu_total <= ledger.mu_total <= plan.mu_total * (1 + 1e-15)
         assert ledger.epsilon_total <= 3.0
 
 
-def test_devices_of_another_run_do_not_stop_those_who_have_spent_nothing(world, tmp_path, some_devices):
-    """Two trainings of three devices each on one account: ε is that of a device, not that of both."""
-    account = {"budget__account": str(tmp_path / "account"), "budget__epsilon": 6.0, **SMALL}
-    first = execute(world(**account), tmp_path / "one")
+def test_devices_of_another_run_do_not_stop_devices_that_have_spent_nothing(make_scenario, tmp_path, some_devices):
+    """Two trainings of three devices each on one shared ledger: ε is that of a device, not of both."""
+    shared_ledger = {"budget__shared_ledger": str(tmp_path / "shared_ledger"), "budget__epsilon": 6.0, **SMALL}
+    first = execute(make_scenario(**shared_ledger), tmp_path / "one")
     assert first.status == "finished"
-    ledger = Ledger.load(tmp_path / "account")
+    ledger = Ledger.load(tmp_path / "shared_ledger")
     others = np.setdiff1d(np.arange(6), first.setup.plan.scheduled)
     mu = ledger.mu_total
-    ledger.check_total(6.0, mu=mu, members=Members.of(others, 6))
+    ledger.check_total(6.0, mu=mu, mask=ParticipationMask.of(others, 6))
     with pytest.raises(BudgetExhausted):
-        ledger.check_total(6.0, mu=mu, members=Members.of(first.setup.plan.scheduled[:1], 6))
+        ledger.check_total(6.0, mu=mu, mask=ParticipationMask.of(first.setup.plan.scheduled[:1], 6))
 
 
-def test_the_run_stops_when_a_battery_is_empty(world, tmp_path, some_devices, monkeypatch):
-    plan = prepare(world(**SMALL)).plan
+def test_the_run_stops_when_a_battery_is_empty(make_scenario, tmp_path, some_devices, monkeypatch):
+    plan = prepare(make_scenario(**SMALL)).plan
     capacity = np.full(6, 1e9)
     capacity[plan.scheduled[1]] = plan.sequence.device_power(5)[1] * (1 + 1e-9)
     monkeypatch.setattr(Batteries, "capacity", property(lambda self: capacity))
-    outcome = execute(world(**SMALL), tmp_path / "run")
+    outcome = execute(make_scenario(**SMALL), tmp_path / "run")
     assert (outcome.status, len(outcome.records)) == ("exhausted", 5)
-    assert f"The battery of device {plan.scheduled[1]} does not last for round 6" in outcome.message
+    assert f"The battery of device {plan.scheduled[1]} does not suffice for round 6" in outcome.message
     assert Run.open(tmp_path / "run").checked().ledger.rounds == 5
 
 
 @pytest.mark.parametrize("source", ["secure", "seeded"])
-def test_half_a_line_is_charged_to_everybody(world, tmp_path, some_devices, source):
-    scenario = world(link__noise_source=source, budget__scope="round", **SMALL)
+def test_half_a_line_is_charged_to_all_devices(make_scenario, tmp_path, some_devices, source):
+    scenario = make_scenario(link__noise_source=source, budget__scope="round", **SMALL)
     asked = iter([False] * 4 + [True] * 100)
     execute(scenario, tmp_path / "run", stop=lambda: next(asked))
     file = tmp_path / "run/ledger.jsonl"
@@ -211,41 +211,43 @@ def test_half_a_line_is_charged_to_everybody(world, tmp_path, some_devices, sour
     assert execute(scenario, tmp_path / "run", resume=True).status == "finished"
     ledger = Run.open(tmp_path / "run").checked().ledger
     assert 0 < before < 8
-    everybody = [charge.round_index for charge in ledger.charges if charge.members is None]
-    assert everybody == ([] if source == "seeded" else [before])  # who it was about is not known
+    full = [charge.round_index for charge in ledger.charges if charge.mask is None]
+    assert full == ([] if source == "seeded" else [before])  # its devices are unknown
     assert (ledger.device_mus() > 0).all() == (source == "secure")
 
 
 @pytest.mark.parametrize("change", ["another", "fewer", "more"])
-def test_a_run_that_charges_others_than_the_plan_schedules_is_refused(world, tmp_path, monkeypatch, change):
-    plan = prepare(world(**SMALL)).plan
-    silent = np.setdiff1d(np.arange(6), plan.scheduled)[:1]
+def test_a_run_that_charges_others_than_the_plan_schedules_is_refused(make_scenario, tmp_path, monkeypatch, change):
+    plan = prepare(make_scenario(**SMALL)).plan
+    inactive = np.setdiff1d(np.arange(6), plan.scheduled)[:1]
     charged = {
-        "another": np.append(plan.scheduled[1:], silent),
+        "another": np.append(plan.scheduled[1:], inactive),
         "fewer": plan.scheduled[1:],
-        "more": np.append(plan.scheduled, silent),
+        "more": np.append(plan.scheduled, inactive),
     }[change]
     real = Ledger.charge
 
-    def charge(self, *arguments, devices, members, **figures):
-        return real(self, *arguments, devices=charged.size, members=Members.of(charged, 6), **figures)
+    def charge(self, *arguments, devices, mask, **figures):
+        return real(self, *arguments, devices=charged.size, mask=ParticipationMask.of(charged, 6), **figures)
 
     monkeypatch.setattr(Ledger, "charge", charge)
-    execute(world(**SMALL), tmp_path / "run")
+    execute(make_scenario(**SMALL), tmp_path / "run")
     run = Run.open(tmp_path / "run")
     with pytest.raises(LedgerError, match="round 1 is charged to other devices than the plan schedules"):
         run.checked()
-    checks = record_checks(Subject.of(world(**SMALL)), run)
+    checks = record_checks(Subject.of(make_scenario(**SMALL)), run)
     assert [check.name for check in checks if not check.passed] == ["ledger"]
     counted = _all_counted(Ledger.load(tmp_path / "run/ledger.jsonl"), plan)
     assert counted == (change == "more")  # too much is no danger to privacy
 
 
-def test_a_repeated_secure_round_is_charged_again_to_its_devices_alone(world, tmp_path, some_devices, monkeypatch):
+def test_a_repeated_secure_round_is_charged_again_to_its_devices_alone(
+    make_scenario, tmp_path, some_devices, monkeypatch
+):
     class Broken(Exception):
         pass
 
-    scenario = world(link__noise_source="secure", budget__scope="round", **SMALL)
+    scenario = make_scenario(link__noise_source="secure", budget__scope="round", **SMALL)
     real, received = Superposition.receive, []
 
     def receive(self, noise):
@@ -267,8 +269,10 @@ def test_a_repeated_secure_round_is_charged_again_to_its_devices_alone(world, tm
     np.testing.assert_allclose(Batteries(plan, ledger).spent, powers)
 
 
-def test_the_devices_are_printed_within_80_columns_and_in_json(world, tmp_path, some_devices, monkeypatch, capsys):
-    plan = execute(world(**SMALL), tmp_path / "run").setup.plan
+def test_the_devices_are_printed_within_80_columns_and_in_json(
+    make_scenario, tmp_path, some_devices, monkeypatch, capsys
+):
+    plan = execute(make_scenario(**SMALL), tmp_path / "run").setup.plan
     capacity = np.linspace(5.0, 10.0, 6)
     monkeypatch.setenv("COLUMNS", "80")
     for batteries in (False, True):
@@ -280,13 +284,13 @@ def test_the_devices_are_printed_within_80_columns_and_in_json(world, tmp_path, 
         assert main(["ledger", str(tmp_path / "run"), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         epsilon, battery = found["per_device"]["epsilon"], found["per_device"].get("battery")
-        assert f"device {plan.scheduled[0]}, the most exposed: ε = 3 in all" in shown
+        assert f"most exposed device ({plan.scheduled[0]}): ε = 3" in shown
         assert "3 of 6 devices never scheduled" in shown
         assert epsilon["never"] == 3
         assert (epsilon["minimum"], epsilon["median"]) == (0.0, 0.0)
         assert epsilon["p90"] == epsilon["maximum"] == found["epsilon_total"] == epsilon["each"][plan.scheduled[0]]
         assert np.count_nonzero(epsilon["each"]) == 3
-        assert ("emptiest batteries" in shown) == (battery is not None) == batteries
+        assert ("batteries used most, by device" in shown) == (battery is not None) == batteries
     used = np.zeros(6)
     used[plan.scheduled] = plan.sequence.device_power(8) / capacity[plan.scheduled]
     np.testing.assert_allclose(battery["each"], used)
@@ -296,14 +300,18 @@ def test_the_devices_are_printed_within_80_columns_and_in_json(world, tmp_path, 
 
 
 def test_many_devices_are_not_listed_one_by_one(tmp_path, capsys):
-    header = HEADER | {"epsilon": 3.0, "scope": "total", "formula": "exact", "relation": "replace", "account": True}
+    header = HEADER | {
+        "epsilon": 3.0,
+        "scope": "total",
+        "formula": "exact",
+        "adjacency": "replace_one",
+        "shared_ledger": True,
+    }
     ledger, size = Ledger.create(tmp_path / "l", header), 100_000
     rng = np.random.default_rng(1)
     for index in range(5):
-        members = Members.of(np.flatnonzero(rng.random(size) < 0.5), size)
-        ledger.charge(
-            index, devices=members.count, alignment=0.1, mu=rng.uniform(), power=1.0, members=members, run="a"
-        )
+        mask = ParticipationMask.of(np.flatnonzero(rng.random(size) < 0.5), size)
+        ledger.charge(index, devices=mask.count, alignment=0.1, mu=rng.uniform(), power=1.0, mask=mask, run="a")
     assert main(["ledger", str(tmp_path / "l"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["per_device"]["epsilon"]
     every = np.sort(ledger.device_epsilons())
@@ -311,11 +319,11 @@ def test_many_devices_are_not_listed_one_by_one(tmp_path, capsys):
     assert (found["median"], found["p90"]) == (every[size // 2 - 1], every[size * 9 // 10 - 1])
     assert found["never"] == np.count_nonzero(every == 0) > 0
     assert main(["ledger", str(tmp_path / "l")]) == 0
-    assert "account" in capsys.readouterr().out
+    assert "shared ledger" in capsys.readouterr().out
 
 
-def test_a_run_of_one_set_of_devices_is_printed_as_before(world, tmp_path, capsys):
-    execute(world(**SMALL), tmp_path / "run")
+def test_a_run_of_one_set_of_devices_is_printed_as_before(make_scenario, tmp_path, capsys):
+    execute(make_scenario(**SMALL), tmp_path / "run")
     assert main(["ledger", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "per_device" not in found
@@ -323,9 +331,11 @@ def test_a_run_of_one_set_of_devices_is_printed_as_before(world, tmp_path, capsy
 
 
 @pytest.mark.parametrize("kind", ["run", "bare"])
-def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(world, tmp_path, kind):
+def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(make_scenario, tmp_path, kind):
     """The round of largest μ may be one of few devices: neither the total nor a battery may be the worse for it."""
-    scenario = world(link__noise_source="secure", budget__scope="round", channel__coherence=1, policy__name="optimal")
+    scenario = make_scenario(
+        link__noise_source="secure", budget__scope="round", channel__coherence_rounds=1, policy__name="optimal"
+    )
     scenario = scenario.override({"budget.device_power": 1e6, "policy.size": None})
     setup = prepare(scenario)
     plan = setup.plan
@@ -336,23 +346,23 @@ def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(w
         file = tmp_path / "run/ledger.jsonl"
     else:
         file = tmp_path / "ledger"
-        LedgerBooks(file, plan)
+        LedgerRecorder(file, plan)
     with file.open("ab") as stream:
         stream.write(b'{"alignment": 0.')
     if kind == "run":
         ledger = Ledger.load(file, repair=True)
         first = ledger.rounds
-        book = RunBooks(setup, RunDirectory(tmp_path / "run"), ledger)
+        book = RunRecorder(setup, RunDirectory(tmp_path / "run"), ledger)
         rounds = range(book.state.round_index, first + 1)
     else:
-        book, rounds = LedgerBooks(file, plan), range(plan.rounds)
+        book, rounds = LedgerRecorder(file, plan), range(plan.rounds)
     torn = book.ledger.charges[-1]
-    assert torn.members is None
+    assert torn.mask is None
     assert torn.mu == max(plan.sequence.mus[list(rounds)])
     assert torn.power_planned == max(plan.sequence.powers[list(rounds)])
     spent = np.zeros(plan.problem.fleet.num_devices)
     for charge in book.ledger.charges[:-1]:
-        spent[charge.members.devices] += plan.sequence[charge.round_index].power
+        spent[charge.mask.devices] += plan.sequence[charge.round_index].power
     for each in rounds:
-        decided = plan.sequence[each]
-        assert np.all(book._batteries.spent[decided.scheduled] >= (spent[decided.scheduled] + decided.power) * 0.999999)
+        entry = plan.sequence[each]
+        assert np.all(book._batteries.spent[entry.scheduled] >= (spent[entry.scheduled] + entry.power) * 0.999999)

@@ -1,4 +1,4 @@
-"""The run directory: whole files or none, damage that is noticed, and nobody else's files overwritten."""
+"""The run directory: atomic writes, detected damage, and no overwritten files of other programs."""
 
 import csv
 import errno
@@ -15,7 +15,7 @@ from safetensors.numpy import load, load_file, save
 
 import airfed
 from airfed import _disk
-from airfed._disk import write_whole
+from airfed._disk import write_atomic
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.formats import METRICS
 from airfed.training.state import Checkpoint, tensor_file
@@ -58,7 +58,7 @@ def same(one, other):
 # -- checkpoints
 
 
-def test_a_checkpoint_comes_back_as_it_was(directory):
+def test_a_checkpoint_is_restored_exactly(directory):
     assert directory.latest() is None
     for index in (1, 2, 30, 999_999, 1_000_000):
         directory.save(checkpoint(index))
@@ -206,7 +206,7 @@ class Fault:
 @pytest.mark.parametrize("what", ["fsync", "replace", "write"])
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, what):
     file = tmp_path / "file"
-    write_whole(file, b"old")
+    write_atomic(file, b"old")
     fault = Fault(0)
     if what == "fsync":
         monkeypatch.setattr(os, "fsync", lambda descriptor: fault())
@@ -215,12 +215,12 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     else:
         monkeypatch.setattr(_disk, "flush", lambda stream, content: (stream.write(content[:1]), fault()))
     with pytest.raises(OSError, match="No space left"):
-        write_whole(file, b"new content")
+        write_atomic(file, b"new content")
     assert file.read_bytes() == b"old"
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("write", [write_whole, _disk.write_new])
+@pytest.mark.parametrize("write", [write_atomic, _disk.create_atomic])
 def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
     for path in (Path("."), tmp_path):
@@ -234,7 +234,7 @@ def test_a_file_is_flushed_before_it_takes_its_place(tmp_path, monkeypatch):
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("fsync"), fsync(descriptor))[1])
     monkeypatch.setattr(Path, "replace", lambda self, to: (events.append("rename"), replace(self, to))[1])
-    write_whole(tmp_path / "file", b"content")
+    write_atomic(tmp_path / "file", b"content")
     assert events == ["fsync", "rename", "fsync"]  # the content, the name, the folder that holds the name
 
 
@@ -249,7 +249,7 @@ def test_a_new_or_an_empty_folder_is_free(tmp_path):
 
 
 def test_a_run_is_not_begun_twice(directory):
-    with pytest.raises(RunError, match=r"Expected no run in .*--resume"):
+    with pytest.raises(RunError, match=r"already contains a run.*--resume"):
         directory.check(resume=False)
     directory.check(resume=True)
     directory.file("notes.txt").write_text("mine")  # one may put things beside a run
@@ -257,7 +257,7 @@ def test_a_run_is_not_begun_twice(directory):
 
 
 def test_there_must_be_a_run_to_resume(tmp_path):
-    with pytest.raises(RunError, match=r"Expected a run to resume in .*there is none"):
+    with pytest.raises(RunError, match=r"There is no run to resume in"):
         RunDirectory(tmp_path / "none").check(resume=True)
     assert not (tmp_path / "none").exists()
 
@@ -265,15 +265,15 @@ def test_there_must_be_a_run_to_resume(tmp_path):
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path, resume):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"Expected .*file to be a folder"):
+    with pytest.raises(RunError, match="file is a file, not a directory"):
         RunDirectory(tmp_path / "file").check(resume=resume)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("name", ["thesis.tex", "scenario.toml", "plan.json", "checkpoints", ".hidden"])
-def test_a_folder_with_somebodys_files_is_refused_even_if_they_have_our_names(tmp_path, name, resume):
+def test_a_directory_with_other_files_is_refused_even_if_they_have_our_names(tmp_path, name, resume):
     (tmp_path / name).write_text("precious")
-    with pytest.raises(RunError, match=rf"Expected .* to be empty or a run; it holds '{re.escape(name)}'"):
+    with pytest.raises(RunError, match=rf"is neither empty nor a run: it contains '{re.escape(name)}'"):
         RunDirectory(tmp_path).check(resume=resume)
     assert (tmp_path / name).read_text() == "precious"
 
@@ -286,14 +286,14 @@ def test_a_folder_in_the_place_of_a_file_stops_a_resume_before_a_round_is_charge
     directory.save(checkpoint(4))
     directory.file(name).unlink(missing_ok=True)
     directory.file(name).mkdir()
-    with pytest.raises(RunError, match=rf"^Expected .*/{name} to be a file; it is none\. Move it away\.$"):
+    with pytest.raises(RunError, match=rf"^/.*/{name} must be a file, but it is not\. Move it away\.$"):
         directory.check(resume=True)
 
 
 def test_a_file_in_the_place_of_the_checkpoints_stops_a_resume_and_none_is_no_hindrance(directory):
     directory.file("checkpoints").rmdir()
     directory.file("checkpoints").write_text("")
-    with pytest.raises(RunError, match="checkpoints to be a folder; it is none"):
+    with pytest.raises(RunError, match="checkpoints must be a directory, but it is not"):
         directory.check(resume=True)
     directory.file("checkpoints").unlink()
     directory.save(checkpoint(4))
@@ -311,7 +311,7 @@ def test_a_damaged_line_of_devices_is_one_sentence(directory, line):
 @pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "read_metrics"), ("devices.csv", "devices")])
 def test_a_folder_in_the_place_of_a_table_is_not_an_empty_table(directory, name, read):
     directory.file(name).mkdir()
-    with pytest.raises(RunError, match=rf"^Expected a file at .*/{name}; this is none\.$"):
+    with pytest.raises(RunError, match=rf"^/.*/{name} is not a file\.$"):
         getattr(directory, read)()
 
 
@@ -381,7 +381,7 @@ def test_metrics_come_back_as_they_were(directory):
     assert directory.read_metrics() == [record(index) for index in range(3)]
 
 
-def test_rewinding_does_not_change_a_byte_of_what_is_kept(directory):
+def test_rewinding_does_not_change_the_remaining_rounds(directory):
     for index in range(50):
         directory.append_metrics(record(index, loss=math.pi * 10.0 ** (index - 25)))
     before = directory.file("metrics.jsonl").read_bytes()
@@ -411,10 +411,10 @@ def test_a_damaged_line_in_the_middle_is_named(directory):
         directory.read_metrics()
 
 
-def test_rounds_that_are_gone_are_noticed(directory):
+def test_missing_rounds_are_detected(directory):
     for index in (0, 2):
         directory.append_metrics(record(index))
-    with pytest.raises(RunError, match=r"Expected 3 rounds in .*; it holds 2"):
+    with pytest.raises(RunError, match=r"must contain 3 rounds, but contains 2"):
         directory.rewind_metrics(3)
 
 

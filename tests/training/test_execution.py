@@ -1,4 +1,4 @@
-"""Runs on disk: stopped, damaged, out of space, resumed, and in the end the same bits as if nothing had happened."""
+"""Runs that are stopped, damaged, out of disk space and resumed: they end with the bits of an uninterrupted run."""
 
 import csv
 import errno
@@ -22,7 +22,7 @@ from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.training import setup
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.execution import execute
-from airfed.training.recorder import RunBooks
+from airfed.training.recorder import RunRecorder
 from airfed.training.run import Run
 from airfed.training.setup import QuadraticLearning
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_flush")
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 
 
-def world(**changes):
+def make_scenario(**changes):
     policy = {"policy.name": "full", "policy.size": None, "policy.rounds": 6}
     return scenario.parse(TINY).override({"learning.dimension": 150, **policy, **changes})
 
@@ -43,7 +43,7 @@ def whole(tmp_path_factory, contents):
     def run(every=1):
         if every not in made:
             out = tmp_path_factory.mktemp("whole") / "run"
-            assert execute(world(**{"run.checkpoint_every": every}), out).status == "finished"
+            assert execute(make_scenario(**{"run.checkpoint_every": every}), out).status == "finished"
             made[every] = contents(out)
         return made[every]
 
@@ -57,7 +57,7 @@ def whole(tmp_path_factory, contents):
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
     records = []
-    outcome = execute(world(), out, on_round=records.append)
+    outcome = execute(make_scenario(), out, on_round=records.append)
     return out, outcome, records
 
 
@@ -68,10 +68,10 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_directory_holds_what_was_decided_and_what_happened(finished, contents):
+def test_the_directory_contains_the_plan_and_the_metrics(finished, contents):
     out, outcome, records = finished
     assert {item.name for item in out.iterdir()} == {*contents(out), "checkpoints", ".lock"}
-    assert scenario.parse(tomllib.loads((out / "scenario.toml").read_text())) == world()
+    assert scenario.parse(tomllib.loads((out / "scenario.toml").read_text())) == make_scenario()
     assert strict((out / "plan.json").read_text()) == json.loads(json.dumps(outcome.setup.plan.to_dict()))
     lines = [strict(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert lines == records == outcome.records
@@ -136,12 +136,12 @@ def test_the_model_is_the_last_checkpoints(finished):
 
 
 def test_two_runs_with_one_seed_leave_the_same_bytes(finished, tmp_path, contents):
-    execute(world(), tmp_path / "again")
+    execute(make_scenario(), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(finished[0])
 
 
 def test_evaluations_may_be_rarer_but_never_miss_the_last_round(tmp_path):
-    outcome = execute(world(**{"run.evaluate_every": 4}), tmp_path / "run")
+    outcome = execute(make_scenario(**{"run.evaluate_every": 4}), tmp_path / "run")
     assert [r["round"] for r in outcome.records if r["loss"] is not None] == [0, 4, 5]
 
 
@@ -151,31 +151,31 @@ def test_evaluations_may_be_rarer_but_never_miss_the_last_round(tmp_path):
 @pytest.mark.parametrize("every", [1, 4, 100])
 @pytest.mark.parametrize("questions", [0, 1, 2, 3, 7, 10])
 def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, questions, every, stop_after, contents):
-    built, out, told = world(**{"run.checkpoint_every": every}), tmp_path / "run", []
+    built, out, started = make_scenario(**{"run.checkpoint_every": every}), tmp_path / "run", []
     outcome = execute(built, out, stop=stop_after(questions))
     assert outcome.status == "stopped"
     assert "--resume" in outcome.message
     latest = RunDirectory(out).latest()
     assert (latest.round_index if latest else 0) == len(outcome.records)  # a checkpoint of the very round
     assert not (out / "model.safetensors").exists()
-    again = execute(built, out, resume=True, on_start=lambda setup, first: told.append(first))
-    assert told == [len(outcome.records)]
+    again = execute(built, out, resume=True, on_start=lambda setup, first: started.append(first))
+    assert started == [len(outcome.records)]
     assert again.status == "finished"
     assert contents(out) == whole(every)
 
 
 def test_a_run_may_be_stopped_many_times(whole, tmp_path, stop_after, contents):
     out, count = tmp_path / "run", 0
-    status = execute(world(), out, stop=stop_after(1)).status
+    status = execute(make_scenario(), out, stop=stop_after(1)).status
     while status != "finished":
         count += 1
-        status = execute(world(), out, resume=True, stop=stop_after(2 + count % 2)).status
+        status = execute(make_scenario(), out, resume=True, stop=stop_after(2 + count % 2)).status
     assert count >= 3
     assert contents(out) == whole()
 
 
 def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path, stop_after, contents):
-    built = world(**{"policy.rounds": 60, "learning.total_steps": 60})
+    built = make_scenario(**{"policy.rounds": 60, "learning.total_steps": 60})
     execute(built, tmp_path / "whole")
     for questions in (21, 61, 101):
         out = tmp_path / f"run-{questions}"
@@ -199,17 +199,17 @@ def test_the_receiver_averages_the_models(tmp_path, rounds, average):
     models = []
 
     def keep(setup_, first):
-        real = RunBooks.settle
+        real = RunRecorder.settle
 
         def settle(self, done):
             real(self, done)
             models.append(done.parameters)
 
-        patch.setattr(RunBooks, "settle", settle)
+        patch.setattr(RunRecorder, "settle", settle)
 
     with pytest.MonkeyPatch.context() as patch:
-        before = execute(world(**kept), plain, on_start=keep).records
-    after = execute(world(**kept, **{"policy.average": average}), averaged).records
+        before = execute(make_scenario(**kept), plain, on_start=keep).records
+    after = execute(make_scenario(**kept, **{"policy.average": average}), averaged).records
     mean = np.average([model.astype(np.float64) for model in models], axis=0, weights=weights(average, rounds))
     released = load_file(averaged / "model.safetensors")["parameters"]
     assert released == pytest.approx(mean, rel=1e-6)
@@ -226,22 +226,22 @@ ALL = {"run.averages": "all"}
 
 def test_all_averages_are_evaluated_in_one_run(tmp_path):
     every = {"run.evaluate_every": 4}
-    both = execute(world(**ALL, **every), tmp_path / "all").records
+    both = execute(make_scenario(**ALL, **every), tmp_path / "all").records
     for name in ("none", "tail", "exponential"):
-        alone = execute(world(**every, **{"policy.average": name}), tmp_path / name).records
+        alone = execute(make_scenario(**every, **{"policy.average": name}), tmp_path / name).records
         assert [record["averages"] and record["averages"][name]["loss"] for record in both] == [
             record["loss"] for record in alone
         ]
-        chosen = execute(world(**ALL, **every, **{"policy.average": name}), tmp_path / f"all-{name}").records
+        chosen = execute(make_scenario(**ALL, **every, **{"policy.average": name}), tmp_path / f"all-{name}").records
         assert [{**record, "averages": 0} for record in chosen] == [{**record, "averages": 0} for record in alone]
         model = "model.safetensors"
         assert (tmp_path / f"all-{name}" / model).read_bytes() == (tmp_path / name / model).read_bytes()
     assert [record["round"] for record in both if record["averages"] is not None] == [0, 4, 5]
-    assert "averages" not in execute(world(), tmp_path / "chosen").records[-1]
+    assert "averages" not in execute(make_scenario(), tmp_path / "chosen").records[-1]
 
 
 def test_all_averages_have_columns_of_their_own(tmp_path):
-    records = execute(world(**ALL, **{"run.evaluate_every": 4}), tmp_path / "run").records
+    records = execute(make_scenario(**ALL, **{"run.evaluate_every": 4}), tmp_path / "run").records
     rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "metrics.csv").read_text())))
     for row, record in zip(rows, records, strict=True):
         worth = record["averages"] or {}
@@ -254,27 +254,27 @@ def test_all_averages_have_columns_of_their_own(tmp_path):
 
 
 def test_a_private_record_has_no_training_loss_of_any_average(tmp_path):
-    records = execute(world(**ALL, **{"run.record": "private"}), tmp_path / "run").records
+    records = execute(make_scenario(**ALL, **{"run.record": "private"}), tmp_path / "run").records
     assert {value["loss"] for record in records for value in record["averages"].values()} == {None}
 
 
 @pytest.mark.parametrize("average", ["tail", "exponential"])
-def test_other_averages_are_not_gone_on_with(tmp_path, average, stop_after):
-    built = world(**{"policy.average": average})
+def test_other_averages_are_not_resumed(tmp_path, average, stop_after):
+    built = make_scenario(**{"policy.average": average})
     execute(built, tmp_path / "run", stop=stop_after(9))
     with pytest.raises(RunError, match=r"run\.averages"):
         execute(built.override(ALL), tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("average", ["tail", "exponential"])
-def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path, average):
-    built = world(**{"policy.average": average})
+def test_a_missing_average_is_not_resumed(tmp_path, average):
+    built = make_scenario(**{"policy.average": average})
     execute(built, tmp_path / "run")
     directory = RunDirectory(tmp_path / "run")
     found = directory.latest()
     assert found.sums[average].shape == found.parameters.shape
     directory.save(replace(found, sums={}))
-    with pytest.raises(RunError, match="Expected checkpoints of this run"):
+    with pytest.raises(RunError, match=r"newest checkpoint in .* belongs to another run"):
         execute(built, tmp_path / "run", resume=True)
 
 
@@ -282,7 +282,7 @@ def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path, average):
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("changes", [{"policy.average": "tail"}, {"policy.average": "exponential"}, ALL])
 def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every, changes, stop_after, contents):
-    built = world(**changes, **{"run.checkpoint_every": every})
+    built = make_scenario(**changes, **{"run.checkpoint_every": every})
     execute(built, tmp_path / "whole")
     execute(built, tmp_path / "run", stop=stop_after(questions))
     assert execute(built, tmp_path / "run", resume=True).status == "finished"
@@ -290,14 +290,14 @@ def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every, chan
 
 
 def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path, stop_after, contents):
-    assert execute(world(), tmp_path / "run", stop=stop_after(11)).status == "finished"
+    assert execute(make_scenario(), tmp_path / "run", stop=stop_after(11)).status == "finished"
     assert contents(tmp_path / "run") == whole()
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, contents):
     out = tmp_path / "run"
-    execute(world(), out)
-    assert execute(world(), out, resume=True).status == "finished"
+    execute(make_scenario(), out)
+    assert execute(make_scenario(), out, resume=True).status == "finished"
     assert contents(out) == whole()
 
 
@@ -319,13 +319,13 @@ def test_damaged_checkpoints_are_passed_over_and_the_end_is_the_same(
     whole, tmp_path, caplog, kind, how_many, done, stop_after, contents
 ):
     out = tmp_path / "run"
-    execute(world(), out, stop=stop_after(8 if done == "stopped" else 1000))
+    execute(make_scenario(), out, stop=stop_after(8 if done == "stopped" else 1000))
     files = sorted((out / "checkpoints").iterdir(), reverse=True)
     assert len(files) == 3
     for file in files[:how_many]:
         damage(file, kind)
     first = []
-    outcome = execute(world(), out, resume=True, on_start=lambda setup, start: first.append(start))
+    outcome = execute(make_scenario(), out, resume=True, on_start=lambda setup, start: first.append(start))
     last = 4 if done == "stopped" else 6
     assert first == [last - how_many if how_many < 3 else 0]  # the newest intact one, or the very beginning
     assert caplog.text.count("damaged") == how_many
@@ -337,10 +337,10 @@ def test_damaged_checkpoints_are_passed_over_and_the_end_is_the_same(
 def test_torn_last_lines_are_repaired(whole, tmp_path, name, stop_after, contents):
     for cut in (1, 2, 10, 80):
         out = tmp_path / f"run-{cut}"
-        execute(world(), out, stop=stop_after(7))
+        execute(make_scenario(), out, stop=stop_after(7))
         file = out / name
         file.write_bytes(file.read_bytes() + file.read_bytes().splitlines(keepends=True)[-1][:-cut])
-        execute(world(), out, resume=True)
+        execute(make_scenario(), out, resume=True)
         assert contents(out) == whole()
 
 
@@ -351,10 +351,10 @@ def test_a_start_that_was_cut_short_starts_again(whole, tmp_path, monkeypatch, c
             with monkeypatch.context() as patch:
                 faults = Faults(patch, at, kill=True)
                 with pytest.raises(Killed):
-                    execute(world(), out)
+                    execute(make_scenario(), out)
             assert faults.fired
             if resume or not (out / "run.json").exists():
-                execute(world(), out, resume=resume)
+                execute(make_scenario(), out, resume=resume)
                 assert contents(out) == whole()
 
 
@@ -413,7 +413,7 @@ class Torn:
 @pytest.mark.parametrize("every", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
 def test_a_disk_that_fills_up_at_any_write_costs_nothing(whole, tmp_path, monkeypatch, every, kill, contents):
-    built = world(**{"run.checkpoint_every": every})
+    built = make_scenario(**{"run.checkpoint_every": every})
     executions = 0
     for at, half in itertools.product(range(1000), (True, False)):
         out = tmp_path / f"run-{at}-{half}"
@@ -457,13 +457,13 @@ def test_a_disk_that_fails_to_flush_or_rename_costs_nothing(whole, tmp_path, mon
         with monkeypatch.context() as patch:
             patch.setattr(owner, call, fail)
             try:
-                execute(world(), out)
+                execute(make_scenario(), out)
             except RunError as error:
                 message = str(error)
         if left[0] >= 0:
             break
         assert message.startswith(f"Cannot write to {out}: Input/output error.")
-        execute(world(), out, resume=True)
+        execute(make_scenario(), out, resume=True)
         assert contents(out) == whole()
     assert at > 10
 
@@ -474,7 +474,7 @@ def test_a_disk_that_fails_to_flush_or_rename_costs_nothing(whole, tmp_path, mon
 @pytest.fixture
 def stopped(tmp_path, stop_after):
     out = tmp_path / "run"
-    execute(world(), out, stop=stop_after(7))
+    execute(make_scenario(), out, stop=stop_after(7))
     return out
 
 
@@ -492,20 +492,20 @@ def stopped(tmp_path, stop_after):
 )
 def test_a_changed_scenario_is_refused(stopped, change, what):
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
-    with pytest.raises(RunError, match=rf"Expected the scenario \({what}\) of the run in .*; it has changed"):
-        execute(world(**change), stopped, resume=True)
+    with pytest.raises(RunError, match=rf"Cannot resume .*: the scenario \({what}\) changed"):
+        execute(make_scenario(**change), stopped, resume=True)
     assert {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize("change", [{"name": "other"}, {"run.chunk": 2}, {"run.checkpoint_every": 2}])
-def test_what_does_not_change_a_result_may_change(stopped, change):
-    assert execute(world(**change), stopped, resume=True).status == "finished"
+def test_keys_that_do_not_change_a_result_may_change(stopped, change):
+    assert execute(make_scenario(**change), stopped, resume=True).status == "finished"
 
 
 @pytest.mark.parametrize(
     "part", ["data", "model's code", "initial model", "engine", "versions", "probe update", "channels"]
 )
-def test_whatever_shapes_the_signal_must_be_as_it_was(stopped, monkeypatch, part):
+def test_every_input_of_the_signal_must_be_unchanged(stopped, monkeypatch, part):
     real = setup.signal_digests
 
     def changed(*arguments):
@@ -513,12 +513,12 @@ def test_whatever_shapes_the_signal_must_be_as_it_was(stopped, monkeypatch, part
 
     monkeypatch.setattr(setup, "signal_digests", changed)
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
-    with pytest.raises(RunError, match=f"Expected the {part} of the run"):
-        execute(world(), stopped, resume=True)
+    with pytest.raises(RunError, match=f"Cannot resume .*: the {part} changed"):
+        execute(make_scenario(), stopped, resume=True)
     assert {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()} == before
 
 
-def test_code_that_changes_what_a_device_sends_is_noticed_by_the_probe(stopped, monkeypatch):
+def test_code_that_changes_updates_is_detected_by_the_probe(stopped, monkeypatch):
     original = QuadraticEngine.updates
 
     def other(self, parameters, devices, **named):
@@ -527,21 +527,21 @@ def test_code_that_changes_what_a_device_sends_is_noticed_by_the_probe(stopped, 
 
     monkeypatch.setattr(QuadraticEngine, "updates", other)
     with pytest.raises(RunError, match="probe update"):
-        execute(world(), stopped, resume=True)
+        execute(make_scenario(), stopped, resume=True)
 
 
 @pytest.mark.parametrize("name", ["run.json", "scenario.toml", "plan.json"])
-def test_an_edited_file_is_not_gone_on_with(stopped, name):
+def test_an_edited_file_is_not_resumed(stopped, name):
     file = stopped / name
     file.write_bytes(file.read_bytes().replace(b"tiny", b"huge").replace(b'"unit"', b'"Unit"'))
-    with pytest.raises(LedgerError, match=f"{name} is not the file that the ledger has seen"):
-        execute(world(), stopped, resume=True)
+    with pytest.raises(LedgerError, match=f"{name} was changed: its digest differs"):
+        execute(make_scenario(), stopped, resume=True)
 
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 @pytest.mark.parametrize("lost", ["run.json", "ledger.jsonl"])
 def test_a_run_without_its_manifest_or_its_ledger_is_refused_and_left_as_it_is(tmp_path, source, lost, stop_after):
-    out, built = tmp_path / "run", world(**{"link.noise_source": source})
+    out, built = tmp_path / "run", make_scenario(**{"link.noise_source": source})
     execute(built, out, stop=stop_after(7))
     (out / lost).unlink()
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
@@ -552,14 +552,14 @@ def test_a_run_without_its_manifest_or_its_ledger_is_refused_and_left_as_it_is(t
 
 
 @pytest.mark.parametrize("kept", ["ledger.jsonl", "metrics.jsonl", "model.safetensors", "checkpoints"])
-def test_whatever_speaks_of_a_round_keeps_a_new_run_out(tmp_path, kept):
+def test_traces_of_a_round_prevent_a_new_run(tmp_path, kept):
     out = tmp_path / "run"
-    execute(world(), out)
+    execute(make_scenario(), out)
     for item in out.iterdir():
         if item.name not in (kept, ".lock"):
             shutil.rmtree(item) if item.is_dir() else item.unlink()
-    with pytest.raises(RunError, match=f"Expected run.json beside {kept}"):
-        execute(world(), out)
+    with pytest.raises(RunError, match=f"contains {kept} of charged rounds but no run.json"):
+        execute(make_scenario(), out)
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path):
@@ -568,7 +568,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path):
         {"learning.dataset": "none.npz", "learning.model": "cnn"},
     ):
         with pytest.raises(ValueError):
-            execute(world(**change), tmp_path / "run")
+            execute(make_scenario(**change), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
@@ -578,29 +578,29 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").symlink_to(precious)
     with pytest.raises(RunError):
-        execute(world(), tmp_path / "run")
+        execute(make_scenario(), tmp_path / "run")
     assert precious.read_text() == "mine"
 
 
 def test_checkpoints_of_another_seed_are_refused_even_with_a_private_record(tmp_path, stop_after):
     private = {"run.record": "private"}
     for seed in (3, 4):
-        execute(world(seed=seed, **private), tmp_path / f"run-{seed}", stop=stop_after(7))
+        execute(make_scenario(seed=seed, **private), tmp_path / f"run-{seed}", stop=stop_after(7))
     shutil.rmtree(tmp_path / "run-3/checkpoints")
     shutil.copytree(tmp_path / "run-4/checkpoints", tmp_path / "run-3/checkpoints")
-    with pytest.raises(LedgerError, match="gone"):
-        execute(world(**private), tmp_path / "run-3", resume=True)
+    with pytest.raises(LedgerError, match="are missing"):
+        execute(make_scenario(**private), tmp_path / "run-3", resume=True)
 
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 @pytest.mark.parametrize("cut", [1, 2, 20])
 def test_a_charge_that_lost_its_end_is_never_free(tmp_path, source, cut, stop_after):
-    out, built = tmp_path / "run", world(**{"link.noise_source": source})
+    out, built = tmp_path / "run", make_scenario(**{"link.noise_source": source})
     execute(built, out, stop=stop_after(7))
-    file, books = out / "ledger.jsonl", Ledger.load(out / "ledger.jsonl")
-    index = books.rounds
-    first = books.charges[0]
-    books.charge(index, devices=6, alignment=first.alignment, mu=first.mu, power=first.power_planned)  # and sent
+    file, recorder = out / "ledger.jsonl", Ledger.load(out / "ledger.jsonl")
+    index = recorder.rounds
+    first = recorder.charges[0]
+    recorder.charge(index, devices=6, alignment=first.alignment, mu=first.mu, power=first.power_planned)  # and sent
     before = Ledger.load(file).rounds
     file.write_bytes(file.read_bytes()[:-cut])
     outcome = execute(built, out, resume=True)
@@ -623,11 +623,11 @@ def images(path, *, shift):
 def test_one_changed_pixel_is_other_data(tmp_path, stop_after, contents):
     images(tmp_path / "data.npz", shift=0)
     changes = {"learning.model": "logistic", "learning.dimension": None, "learning.dataset": str(tmp_path / "data.npz")}
-    built = world(**changes, **{"run.engine": "torch", "run.threads": 1})
+    built = make_scenario(**changes, **{"run.engine": "torch", "run.threads": 1})
     out = tmp_path / "run"
     execute(built, out, stop=stop_after(4))
     images(tmp_path / "data.npz", shift=1)
-    with pytest.raises(RunError, match="Expected the data of the run"):
+    with pytest.raises(RunError, match=r"Cannot resume .*: the data changed"):
         execute(built, out, resume=True)
     images(tmp_path / "data.npz", shift=0)
     execute(built, out, resume=True)
@@ -637,43 +637,43 @@ def test_one_changed_pixel_is_other_data(tmp_path, stop_after, contents):
 
 def test_an_existing_run_is_not_overwritten(stopped):
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
-    with pytest.raises(RunError, match="Expected no run in"):
-        execute(world(), stopped)
+    with pytest.raises(RunError, match="already contains a run"):
+        execute(make_scenario(), stopped)
     assert {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()} == before
 
 
 def test_a_refused_folder_is_left_as_it_is(tmp_path):
     (tmp_path / "scenario.toml").write_text("# mine")
-    with pytest.raises(RunError, match=r"it holds 'scenario\.toml'"):
-        execute(world(), tmp_path)
+    with pytest.raises(RunError, match=r"it contains 'scenario\.toml'"):
+        execute(make_scenario(), tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["scenario.toml"]
     assert (tmp_path / "scenario.toml").read_text() == "# mine"
 
 
 def test_a_busy_run_is_refused(stopped):
     with RunDirectory(stopped).locked(), pytest.raises(RunError, match="Another process"):
-        execute(world(), stopped, resume=True)
+        execute(make_scenario(), stopped, resume=True)
 
 
 def test_a_resume_reads_the_ledger_once(stopped, monkeypatch):
     read, load = [], Ledger.load
     monkeypatch.setattr(Ledger, "load", lambda path, **rest: (read.append(path.name), load(path, **rest))[1])
-    execute(world(), stopped, resume=True)
+    execute(make_scenario(), stopped, resume=True)
     assert read == ["ledger.jsonl"]
 
 
 def test_a_ledger_that_lost_lines_is_refused(stopped):
     lines = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "ledger.jsonl").write_bytes(b"".join(lines[:-3]))
-    with pytest.raises(LedgerError, match="gone"):
-        execute(world(), stopped, resume=True)
+    with pytest.raises(LedgerError, match="its charge is missing"):
+        execute(make_scenario(), stopped, resume=True)
 
 
 def test_lost_metrics_are_noticed(stopped):
     lines = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_bytes(b"".join(lines[1:]))
-    with pytest.raises(RunError, match="line 1 is of round 2"):
-        execute(world(), stopped, resume=True)
+    with pytest.raises(RunError, match="line 1 contains round 2 instead of 1"):
+        execute(make_scenario(), stopped, resume=True)
 
 
 # -- charges
@@ -687,7 +687,7 @@ def test_dropouts_change_neither_charge_nor_divisor(tmp_path, monkeypatch):
         return original(self, parameters, kept, **named)
 
     monkeypatch.setattr(QuadraticEngine, "updates", drop)
-    outcome = execute(world(), tmp_path / "run")
+    outcome = execute(make_scenario(), tmp_path / "run")
     assert [r["missing"] for r in outcome.records] == [0, 0, 0, 1, 0, 0]
     ledger = Ledger.load(tmp_path / "run" / "ledger.jsonl")
     assert [c.devices for c in ledger.charges] == [6] * 6
@@ -699,7 +699,7 @@ def test_dropouts_change_neither_charge_nor_divisor(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, source, stop_after):
-    built, out, transmitted = world(**{"link.noise_source": source}), tmp_path / "run", []
+    built, out, transmitted = make_scenario(**{"link.noise_source": source}), tmp_path / "run", []
     original = QuadraticEngine.updates
 
     def listen(self, parameters, devices, *, steps, round_index):
@@ -722,10 +722,10 @@ def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, sou
 
 def test_a_spent_budget_ends_the_run_with_its_model(tmp_path, monkeypatch):
     # Fresh noise at every attempt: repeating a round costs its price again, until the budget says no.
-    built = world(**{"link.noise_source": "secure", "budget.scope": "total"})
+    built = make_scenario(**{"link.noise_source": "secure", "budget.scope": "total"})
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunBooks, "settle", lambda self, done: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(RunRecorder, "settle", lambda self, done: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             execute(built, out)  # the first round was received, and is charged again
     outcome = execute(built, out, resume=True)
@@ -748,7 +748,7 @@ def test_a_diverging_run_stops_at_that_round_with_the_last_good_model(tmp_path, 
         return {"loss": math.nan} if len(calls) == 4 else original(self, parameters)
 
     monkeypatch.setattr(QuadraticLearning, "evaluate", evaluate)
-    outcome = execute(world(), out)
+    outcome = execute(make_scenario(), out)
     assert outcome.status == "diverged"
     assert outcome.message == "Round 4: the loss is nan; try a smaller learning_rate."
     lines = [strict(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -757,7 +757,7 @@ def test_a_diverging_run_stops_at_that_round_with_the_last_good_model(tmp_path, 
     assert RunDirectory(out).latest().round_index == 3
     first = contents(out)
     calls[:] = [None] * 3  # the same again
-    assert execute(world(), out, resume=True).status == "diverged"
+    assert execute(make_scenario(), out, resume=True).status == "diverged"
     assert contents(out) == first
 
 
@@ -772,7 +772,7 @@ def test_a_round_of_bad_updates_stops_the_run_with_a_saved_state(tmp_path, monke
     monkeypatch.setattr(QuadraticEngine, "updates", updates)
     out = tmp_path / "run"
     with np.errstate(invalid="ignore"):
-        outcome = execute(world(), out)
+        outcome = execute(make_scenario(), out)
     assert outcome.status == "diverged"
     assert outcome.message.startswith("Round 3: no device sent a usable update")
     assert len(outcome.records) == 2
@@ -781,7 +781,7 @@ def test_a_round_of_bad_updates_stops_the_run_with_a_saved_state(tmp_path, monke
     assert Ledger.load(out / "ledger.jsonl").rounds == 3  # charged: it was transmitted
 
 
-def test_some_bad_devices_are_counted_and_training_goes_on(tmp_path, monkeypatch):
+def test_some_bad_devices_are_counted_and_training_continues(tmp_path, monkeypatch):
     original = QuadraticEngine.updates
 
     def updates(self, parameters, devices, *, steps, round_index):
@@ -790,7 +790,7 @@ def test_some_bad_devices_are_counted_and_training_goes_on(tmp_path, monkeypatch
             yield part, rows
 
     monkeypatch.setattr(QuadraticEngine, "updates", updates)
-    outcome = execute(world(), tmp_path / "run")
+    outcome = execute(make_scenario(), tmp_path / "run")
     assert outcome.status == "finished"
     assert [r["refused"] for r in outcome.records] == [2] * 6
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
@@ -799,7 +799,7 @@ def test_some_bad_devices_are_counted_and_training_goes_on(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("rate", [1e6, 1e20, 1e30])
 def test_an_absurd_learning_rate_ends_in_words(tmp_path, rate):
-    built = world(**{"learning.learning_rate": rate, "policy.rounds": 12, "learning.total_steps": 240})
+    built = make_scenario(**{"learning.learning_rate": rate, "policy.rounds": 12, "learning.total_steps": 240})
     outcome = execute(built, tmp_path / "run")
     assert outcome.status == "diverged"
     assert outcome.message.startswith("Round ")
@@ -813,20 +813,20 @@ def test_a_closed_terminal_is_not_a_full_disk(tmp_path):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     with pytest.raises(BrokenPipeError):
-        execute(world(), tmp_path / "run", on_round=close)
+        execute(make_scenario(), tmp_path / "run", on_round=close)
 
 
-def test_the_engine_is_closed_whatever_happens(tmp_path, monkeypatch):
+def test_the_engine_is_always_closed(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(QuadraticEngine, "close", lambda self: closed.append(True))
-    execute(world(), tmp_path / "run")
+    execute(make_scenario(), tmp_path / "run")
     with pytest.raises(RunError):
-        execute(world(seed=9), tmp_path / "run", resume=True)
+        execute(make_scenario(seed=9), tmp_path / "run", resume=True)
     assert len(closed) == 2
 
 
 def test_each_device_is_metered_over_the_run(tmp_path):
-    outcome = execute(world(), tmp_path / "run")
+    outcome = execute(make_scenario(), tmp_path / "run")
     plan = outcome.setup.plan
     with (tmp_path / "run" / "devices.csv").open(newline="") as stream:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
@@ -839,7 +839,7 @@ def test_each_device_is_metered_over_the_run(tmp_path):
 def test_a_run_names_its_files_by_their_full_paths(tmp_path, monkeypatch):
     (tmp_path / "gains.csv").write_text("0.5\n1.0\n2.0\n0.7\n")
     file = tmp_path / "scenario.toml"
-    built = world(**{"fleet.num_devices": 4, "channel": {"model": "file", "path": "gains.csv"}})
+    built = make_scenario(**{"fleet.num_devices": 4, "channel": {"model": "file", "path": "gains.csv"}})
     file.write_text(built.to_toml())
     execute(scenario.load(file), tmp_path / "run")
     monkeypatch.chdir("/")

@@ -1,4 +1,4 @@
-"""Who is alive: everybody who counts in the store; who has stopped counting is lost, and nobody else."""
+"""Heartbeats: a process that counts in the store is alive; only one that stops counting is lost."""
 
 import threading
 import time
@@ -34,20 +34,20 @@ def waiting(one, beats):
     return lost
 
 
-def test_who_counts_is_alive(beats):
+def test_a_process_that_counts_is_alive(beats):
     assert beats[0].limit == 20
     assert waiting(beats[0], 60) == []
     assert beats[0].ended() == []
 
 
-def test_who_stops_counting_is_lost_and_nobody_else(beats, wait_for):
+def test_only_the_process_that_stops_counting_is_lost(beats, wait_for):
     beats[1].close()
     assert wait_for(lambda: beats[0].lost() == [1])
     assert wait_for(lambda: beats[2].lost() == [1])
     assert beats[0].ended() == [1]
 
 
-def test_a_process_that_was_itself_asleep_loses_nobody(beats):
+def test_a_process_that_slept_loses_no_other(beats):
     """None of its beats was unanswered, however long ago the last one was."""
     first = beats[0]
     first._missed = [0, 19, 0]  # the last beat before rank 1 is lost
@@ -76,7 +76,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_where_the_store_does_not_answer_its_host_is_lost(monkeypatch, wait_for, ended):
+def test_if_the_store_does_not_answer_its_host_is_lost(monkeypatch, wait_for, ended):
     monkeypatch.setattr(distributed, "_BEAT", BEAT)
     store = Broken(ended)
     one = Heartbeat(store, 0, 1, 20 * BEAT)

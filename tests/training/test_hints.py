@@ -37,47 +37,45 @@ def test_a_good_training_needs_no_hint(plan):
 
 def test_accuracy_at_chance_and_its_reasons(plan):
     clip = plan.problem.learning.clip_norm
-    said = hints(
+    found = hints(
         plan,
         rounds(2.3, 2.2, accuracy=0.11, clipped_share=1.0, update_norm_mean=9 * clip, update_norm_max=9 * clip),
         classes=10,
     )
-    assert said[0] == "The accuracy, 11.0%, is that of guessing among 10 classes."
-    assert said[1].startswith("Every update was clipped, from a norm of ")
-    assert f"clip_norm = {clip:g}: raise it" in said[1]
-    assert said[2].startswith("The sum of the updates arrived 29 dB below the noise: more ")
+    assert found[0] == "The accuracy, 11.0%, is at chance level for 10 classes."
+    assert found[1].startswith("Every update was clipped, from a norm of ")
+    assert f"clip_norm = {clip:g}: raise it" in found[1]
+    assert found[2].startswith("The received aggregate was 29 dB below the noise: a larger ")
     assert {"privacy": "budget.epsilon", "peak_power": "fleet.peak_power", "total_power": "budget.total_power"}[
         plan.binding
-    ] in said[2]
+    ] in found[2]
 
 
-def test_a_clip_norm_that_is_far_too_large_is_told(plan):
+def test_a_far_too_large_clip_norm_gives_a_hint(plan):
     clip = plan.problem.learning.clip_norm
-    said = hints(plan, rounds(2.3, 2.2, update_norm_max=0.0123 * clip), classes=10)
-    assert said[0].startswith("The loss hardly fell, from 2.3 to 2.2")
-    assert "is louder at the same power and privacy" in said[1]
+    found = hints(plan, rounds(2.3, 2.2, update_norm_max=0.0123 * clip), classes=10)
+    assert found[0].startswith("The loss hardly fell, from 2.3 to 2.2")
+    assert "raises the SNR at equal power and privacy" in found[1]
 
 
 def test_a_rising_loss_asks_for_shorter_steps_and_nothing_else(plan):
-    said = hints(plan, rounds(2.0, 50.0, clipped_share=0.95, update_norm_mean=1e3, update_norm_max=1e4), classes=10)
-    assert said[0] == "The loss rose from 2 to 50: try a smaller learning_rate."
-    assert said[1].startswith("Nearly every update was clipped")
-    assert "raise" not in said[1]
+    found = hints(plan, rounds(2.0, 50.0, clipped_share=0.95, update_norm_mean=1e3, update_norm_max=1e4), classes=10)
+    assert found[0] == "The loss rose from 2 to 50: try a smaller learning_rate."
+    assert found[1].startswith("Nearly every update was clipped")
+    assert "raise" not in found[1]
 
 
-def test_one_round_is_measured_against_guessing(plan):
-    assert hints(plan, rounds(9.4), classes=10)[0] == (
-        "The loss, 9.4, is above 2.3, that of guessing among 10 classes."
-    )
+def test_one_round_is_compared_with_chance_level(plan):
+    assert hints(plan, rounds(9.4), classes=10)[0] == ("The loss, 9.4, is above 2.3, the chance level for 10 classes.")
 
 
 def test_devices_that_do_not_answer_or_send_rubbish(plan):
     assert hints(plan, rounds(2.3, 0.2, missing=0)) == []
     assert hints(plan, rounds(2.3, 0.2, missing=3))[0].startswith("3 of 10 devices were missing in the average round")
-    assert hints(plan, rounds(2.3, 0.2, refused=2))[0].startswith("Updates with NaN or Inf came in 2 of 2 rounds")
+    assert hints(plan, rounds(2.3, 0.2, refused=2))[0].startswith("Updates with NaN or Inf arrived in 2 of 2 rounds")
 
 
-def test_never_more_than_three_and_never_of_what_is_not_recorded(plan):
+def test_at_most_three_hints_and_none_about_unrecorded_metrics(plan):
     worst = {"accuracy": 0.1, "clipped_share": 1.0, "update_norm_mean": 1e9, "missing": 5, "refused": 1}
     assert len(hints(plan, rounds(2.3, 2.9, **worst), classes=10)) == MOST
     unnoised = ("loss", "update_norm_mean", "update_norm_max", "clipped_share", "refused", "missing")
@@ -85,7 +83,7 @@ def test_never_more_than_three_and_never_of_what_is_not_recorded(plan):
         {**record, **dict.fromkeys(unnoised), "signal_to_noise_db": None}
         for record in rounds(2.3, 2.3, accuracy=0.1, test_loss=2.3)
     ]
-    assert hints(plan, private, classes=10) == ["The accuracy, 10.0%, is that of guessing among 10 classes."]
+    assert hints(plan, private, classes=10) == ["The accuracy, 10.0%, is at chance level for 10 classes."]
     for record in rounds(2.3, 2.3):
         for name in list(record):
             hints(plan, [{key: value for key, value in record.items() if key != name}], classes=10)
@@ -93,5 +91,5 @@ def test_never_more_than_three_and_never_of_what_is_not_recorded(plan):
 
 @pytest.mark.parametrize("value", [0.0, 1e-300, 1e300])
 def test_odd_norms_are_no_trouble(plan, value):
-    said = hints(plan, rounds(2.3, 2.3, update_norm_max=value, update_norm_mean=value), classes=10)
-    assert all("nan" not in sentence and "inf" not in sentence for sentence in said)
+    found = hints(plan, rounds(2.3, 2.3, update_norm_max=value, update_norm_mean=value), classes=10)
+    assert all("nan" not in sentence and "inf" not in sentence for sentence in found)

@@ -1,4 +1,4 @@
-"""The round loop: plain federated averaging under the noise, repeatable to the bit, and never without its noise."""
+"""The round loop: federated averaging with noise, repeatable to the bit, and never without noise."""
 
 import math
 import sys
@@ -8,16 +8,16 @@ import pytest
 import torch
 from scipy import optimize, stats
 
+import problems
 from airfed import scenario
-from airfed.aircomp import Airs
+from airfed.aircomp import AirComp
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
 from airfed.planning import Amplitudes, Plan
-from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.training import loop as training
-from airfed.training.distributed import Group, SharedTrainer
-from airfed.training.loop import Diverged, NoBooks, Stopped, federated_averaging
+from airfed.training.distributed import ProcessGroup, SharedTrainer
+from airfed.training.loop import Diverged, NoRecorder, Stopped, federated_averaging
 from airfed.training.noise import SeededNoise
 from airfed.training.setup import prepare
 
@@ -46,7 +46,7 @@ def images(tmp_path_factory):
     return path
 
 
-def world(dataset, *, seed=0, policy=None, run=None, **learning):
+def make_scenario(dataset, *, seed=0, policy=None, run=None, **learning):
     return scenario.parse(
         {
             "seed": seed,
@@ -75,7 +75,12 @@ def train(setup, **options):
     """The models after each round."""
     try:
         rounds = federated_averaging(
-            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters, **options
+            setup.plan,
+            setup.aircomp,
+            setup.task.engine,
+            setup.noise,
+            parameters=setup.task.initial_parameters,
+            **options,
         )
         return list(rounds)
     finally:
@@ -85,22 +90,13 @@ def train(setup, **options):
 def make_plan(
     *, dimension, gain, alignment, rounds, total_steps=None, noise_std=0.01, clip_norm=10.0, tau=0.1, zeta=10.0
 ):
-    problem = Problem(
-        fleet=Fleet(gain=gain, peak_power=1.0),
-        link=Link(noise_std=noise_std),
-        learning=Learning(
-            dimension=dimension,
-            total_steps=total_steps or rounds,
-            clip_norm=clip_norm,
-            learning_rate=tau,
-            smoothness=zeta,
-            strong_convexity=0.1 * zeta,
-            initial_gap=2.3,
-        ),
-        budget=Budget(epsilon=2.0, delta=1e-3, total_power=1e6),
+    problem = problems.make(
+        gain,
+        **{"noise": noise_std, "dimension": dimension, "steps": total_steps or rounds, "clip": clip_norm, "rate": tau},
+        **{"smoothness": zeta, "convexity": 0.1 * zeta, "epsilon": 2.0, "total_power": 1e6},
     )
-    everybody = np.arange(len(gain))
-    table = Amplitudes.aligned(everybody, num_devices=len(gain), level=alignment, rounds=rounds)
+    devices = np.arange(len(gain))
+    table = Amplitudes.aligned(devices, num_devices=len(gain), level=alignment, rounds=rounds)
     return Plan(problem=problem, policy="test", amplitudes=table)
 
 
@@ -131,7 +127,7 @@ def ones(dimension):
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_with_negligible_noise_it_is_plain_federated_averaging(images, model, batch_size):
-    setup = prepare(world(images, model=model, batch_size=batch_size))
+    setup = prepare(make_scenario(images, model=model, batch_size=batch_size))
     task, shape = setup.task, setup.plan.problem.learning
     # σ far below every digit that float32 has; nothing is clipped
     plan = make_plan(
@@ -139,7 +135,7 @@ def test_with_negligible_noise_it_is_plain_federated_averaging(images, model, ba
         noise_std=1e-14, clip_norm=1000.0, tau=shape.learning_rate,
     )  # fmt: skip
     rounds = list(
-        federated_averaging(plan, Airs(plan=plan), task.engine, SeededNoise(b""), parameters=task.initial_parameters)
+        federated_averaging(plan, AirComp(plan=plan), task.engine, SeededNoise(b""), parameters=task.initial_parameters)
     )
     task.engine.close()
     reference = ReferenceEngine(
@@ -156,16 +152,16 @@ def test_with_negligible_noise_it_is_plain_federated_averaging(images, model, ba
         local_models = [weights - shape.learning_rate * g.astype(np.float64) for _, part in updates for g in part]
         weights = np.mean(local_models, axis=0).astype(np.float32)
         assert done.steps == steps
-        assert done.reception.clipped == 0
+        assert done.aggregate.clipped == 0
     np.testing.assert_allclose(rounds[-1].parameters, weights, rtol=0, atol=1e-6)
     assert np.max(np.abs(weights - task.initial_parameters)) > 1e-2  # it did move
 
 
 def test_training_learns_and_clips(images):
-    setup = prepare(world(images, total_steps=60))
+    setup = prepare(make_scenario(images, total_steps=60))
     before = setup.task.evaluate(setup.task.initial_parameters)
     done = train(setup)[-1]
-    setup = prepare(world(images))  # its engine is closed
+    setup = prepare(make_scenario(images))  # its engine is closed
     after = setup.task.evaluate(done.parameters)
     setup.task.engine.close()
     assert before["loss"] == pytest.approx(math.log(3))
@@ -176,7 +172,7 @@ def test_training_learns_and_clips(images):
 def test_two_runs_with_one_seed_are_bit_identical_for_all_threads_and_chunks(images):
     for batch_size in (None, 4):
         models = {
-            train(prepare(world(images, batch_size=batch_size, run={"threads": threads, "chunk": chunk})))[
+            train(prepare(make_scenario(images, batch_size=batch_size, run={"threads": threads, "chunk": chunk})))[
                 -1
             ].parameters.tobytes()
             for threads, chunk in ((1, 32), (1, 32), (2, 1), (2, 3), (3, 7))
@@ -186,7 +182,7 @@ def test_two_runs_with_one_seed_are_bit_identical_for_all_threads_and_chunks(ima
 
 def test_other_seeds_and_batch_sizes_give_other_models(images):
     models = [
-        train(prepare(world(images, seed=seed, batch_size=size)))[-1].parameters.tobytes()
+        train(prepare(make_scenario(images, seed=seed, batch_size=size)))[-1].parameters.tobytes()
         for seed, size in ((0, None), (1, None), (0, 4), (0, 5))
     ]
     assert len(set(models)) == 4
@@ -194,7 +190,7 @@ def test_other_seeds_and_batch_sizes_give_other_models(images):
 
 def test_two_policies_on_one_seed_see_the_same_channels_data_and_initial_model(images):
     policies = [{"name": "optimal"}, {"name": "full", "rounds": 3}, {"name": "uniform", "size": 4, "rounds": 6}]
-    setups = [prepare(world(images, model="mlp", policy=policy)) for policy in policies]
+    setups = [prepare(make_scenario(images, model="mlp", policy=policy)) for policy in policies]
     first = setups[0]
     assert len({tuple(s.plan.scheduled) for s in setups}) > 1
     for other in setups[1:]:
@@ -209,10 +205,10 @@ def test_two_policies_on_one_seed_see_the_same_channels_data_and_initial_model(i
 def test_the_phase_and_the_true_channel_do_not_depend_on_the_policy(images):
     coefficients = {}
     for policy in ({"name": "full", "rounds": 3}, {"name": "top_k", "size": 4, "rounds": 6}):
-        changed = world(images, policy=policy).override({"channel.estimation_error": 0.1})
+        changed = make_scenario(images, policy=policy).override({"channel.csi_error": 0.1})
         setup = prepare(changed)
         setup.task.engine.close()
-        relative = setup.airs.at(-1).coefficient / setup.airs.at(-1).alignment_coefficient  # h/ĥ, whatever θ is
+        relative = setup.aircomp.at(-1).coefficient / setup.aircomp.at(-1).alignment_coefficient  # h/ĥ, whatever θ is
         coefficients[policy["name"]] = dict(zip(setup.plan.scheduled.tolist(), relative, strict=True))
     for device, value in coefficients["top_k"].items():
         assert value == pytest.approx(coefficients["full"][device], rel=1e-12)
@@ -221,19 +217,19 @@ def test_the_phase_and_the_true_channel_do_not_depend_on_the_policy(images):
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"budget.epsilon": 7.0}, {"learning.partition": "shards"}])
 def test_another_scenario_or_other_data_gets_other_noise(images, change):
-    one = prepare(world(images))
-    other = prepare(world(images).override(change))
+    one = prepare(make_scenario(images))
+    other = prepare(make_scenario(images).override(change))
     assert not np.any(one.noise.draw(0, 100, 1.0) == other.noise.draw(0, 100, 1.0))
     one.task.engine.close()
     other.task.engine.close()
 
 
 def test_going_on_from_a_later_round_gives_the_same_bits(images):
-    whole = train(prepare(world(images, batch_size=4)))
-    setup = prepare(world(images, batch_size=4))
+    whole = train(prepare(make_scenario(images, batch_size=4)))
+    setup = prepare(make_scenario(images, batch_size=4))
     rest = list(
         federated_averaging(
-            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=whole[2].parameters, first_round=3
+            setup.plan, setup.aircomp, setup.task.engine, setup.noise, parameters=whole[2].parameters, first_round=3
         )
     )
     setup.task.engine.close()
@@ -246,9 +242,9 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
     gain = rng.uniform(0.3, 1.0, 9)
     updates = rng.normal(size=(9, 40)).astype(np.float32)
     plan = make_plan(dimension=40, gain=gain, alignment=0.1, rounds=2)
-    air, start = Airs(plan=plan), np.zeros(40, np.float32)
+    aircomp, start = AirComp(plan=plan), np.zeros(40, np.float32)
 
-    class Pair(Group):
+    class Pair(ProcessGroup):
         size = 2
 
         def share(self, devices):
@@ -261,13 +257,13 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
         return updates[devices]
 
     group, noise = Pair(), SeededNoise(b"")
-    one = list(federated_averaging(plan, air, Stub(function), noise, parameters=start))
+    one = list(federated_averaging(plan, aircomp, Stub(function), noise, parameters=start))
     trainer = SharedTrainer(Stub(function), group, lambda: False)
-    two = list(federated_averaging(plan, air, trainer, noise, parameters=start, merge=group.merge))
+    two = list(federated_averaging(plan, aircomp, trainer, noise, parameters=start, merge=group.merge))
     assert one[-1].parameters.tobytes() == two[-1].parameters.tobytes()
 
 
-def test_the_ledger_is_told_before_anything_is_computed_or_transmitted():
+def test_the_ledger_is_charged_before_anything_is_computed_or_transmitted():
     plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=0.1, rounds=3)
     events = []
 
@@ -277,7 +273,7 @@ def test_the_ledger_is_told_before_anything_is_computed_or_transmitted():
 
     for done in federated_averaging(
         plan,
-        Airs(plan=plan),
+        AirComp(plan=plan),
         Stub(function),
         SeededNoise(b""),
         Diary(events),
@@ -287,8 +283,8 @@ def test_the_ledger_is_told_before_anything_is_computed_or_transmitted():
     assert events == [(what, index) for index in range(3) for what in ("charge", "train", "send", "settle", "done")]
 
 
-class Diary(NoBooks):
-    """Books that note who called."""
+class Diary(NoRecorder):
+    """Recorder that note who called."""
 
     def __init__(self, events):
         self.events = events
@@ -316,19 +312,19 @@ def test_a_round_that_fails_before_it_is_received_is_never_marked_as_sent():
 
     start = np.zeros(8, np.float32)
     rounds = federated_averaging(
-        plan, Airs(plan=plan), Stub(function), SeededNoise(b""), Diary(events), parameters=start
+        plan, AirComp(plan=plan), Stub(function), SeededNoise(b""), Diary(events), parameters=start
     )
     with pytest.raises(MemoryError):
         list(rounds)
     assert events == [("charge", 0), ("send", 0), ("settle", 0), ("charge", 1)]
 
 
-def test_what_the_books_say_of_a_transmission_keys_its_noise():
+def test_the_recorders_name_of_a_transmission_keys_its_noise():
     plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=0.1, rounds=1)
-    air, start, trainer = Airs(plan=plan), np.zeros(8, np.float32), Stub(ones(8))
-    (plain,) = federated_averaging(plan, air, trainer, SeededNoise(b""), parameters=start)
-    (named,) = federated_averaging(plan, air, trainer, SeededNoise(b""), Diary([]), parameters=start)
-    assert not np.any(plain.reception.received == named.reception.received)
+    aircomp, start, trainer = AirComp(plan=plan), np.zeros(8, np.float32), Stub(ones(8))
+    (plain,) = federated_averaging(plan, aircomp, trainer, SeededNoise(b""), parameters=start)
+    (named,) = federated_averaging(plan, aircomp, trainer, SeededNoise(b""), Diary([]), parameters=start)
+    assert not np.any(plain.aggregate.received == named.aggregate.received)
 
 
 def noise_of(updates, *, alignment=0.1, noise_std=0.01):
@@ -342,7 +338,7 @@ def noise_of(updates, *, alignment=0.1, noise_std=0.01):
             return drawn[-1]
 
     start = np.zeros(8, np.float32)
-    list(federated_averaging(plan, Airs(plan=plan), Stub(updates), Kept(b""), parameters=start))
+    list(federated_averaging(plan, AirComp(plan=plan), Stub(updates), Kept(b""), parameters=start))
     return np.concatenate(drawn) / noise_std
 
 
@@ -361,7 +357,7 @@ def test_two_signals_never_get_the_same_noise_though_all_that_is_keyed_beforehan
     assert not np.any(first == noise_of(**other))
 
 
-def test_a_stop_is_heard_between_chunks():
+def test_a_stop_is_noticed_between_chunks():
     plan = make_plan(dimension=8, gain=[0.5] * 8, alignment=0.1, rounds=3)
     seen = []
 
@@ -370,7 +366,7 @@ def test_a_stop_is_heard_between_chunks():
         return ones(8)(index, devices)
 
     rounds = federated_averaging(
-        plan, Airs(plan=plan), Stub(function), SeededNoise(b""), parameters=np.zeros(8, np.float32),
+        plan, AirComp(plan=plan), Stub(function), SeededNoise(b""), parameters=np.zeros(8, np.float32),
         stop=lambda: len(seen) == 6,
     )  # fmt: skip
     assert next(rounds).index == 0
@@ -410,7 +406,7 @@ class Mutant:
 def test_noise_of_the_wrong_size_stops_the_round(change, dimension):
     plan = make_plan(dimension=dimension, gain=[0.5] * 3, alignment=0.1, rounds=2)
     rounds = federated_averaging(
-        plan, Airs(plan=plan), Stub(ones(dimension)), Mutant(change), parameters=np.zeros(dimension, np.float32)
+        plan, AirComp(plan=plan), Stub(ones(dimension)), Mutant(change), parameters=np.zeros(dimension, np.float32)
     )
     with pytest.raises(RuntimeError, match="noise"):
         next(rounds)
@@ -442,12 +438,12 @@ def test_the_expected_gap_is_the_one_that_theory_gives_exactly():
         dimension=60, gain=np.linspace(0.3, 1.0, 8), alignment=0.25, rounds=rounds, noise_std=0.02, clip_norm=100.0,
         tau=tau, zeta=4.0,
     )  # fmt: skip
-    air, engine = Airs(plan=plan), QuadraticEngine(task, learning_rate=tau)
+    aircomp, engine = AirComp(plan=plan), QuadraticEngine(task, learning_rate=tau)
     gaps = []
     for repeat in range(repeats):
         noise = SeededNoise(repeat.to_bytes(4, "little"))
-        *_, last = federated_averaging(plan, air, engine, noise, parameters=np.zeros(60, np.float32))
-        assert last.reception.clipped == 0
+        *_, last = federated_averaging(plan, aircomp, engine, noise, parameters=np.zeros(60, np.float32))
+        assert last.aggregate.clipped == 0
         gaps.append(task.loss(last.parameters) - task.minimum)
     curvature = task._moments[0]
     shrink = 1 - tau * curvature
@@ -495,12 +491,12 @@ def test_theorem_1_bounds_the_gap(rounds, size):
     assert np.mean(gaps) > 0
 
 
-def test_the_quadratic_model_refuses_what_it_would_ignore(images):
+def test_the_quadratic_model_refuses_keys_that_it_would_ignore(images):
     learning = {"model": "quadratic", "dimension": 20}
     for change in ({"run": {}, "batch_size": 4}, {"run": {"engine": "torch"}}):
         run = change.pop("run")
-        built = world(images, **learning, **change).override({"run.engine": run.get("engine")})
-        with pytest.raises(scenario.ScenarioError, match="engine of its own"):
+        built = make_scenario(images, **learning, **change).override({"run.engine": run.get("engine")})
+        with pytest.raises(scenario.ScenarioError, match="has its own engine"):
             prepare(built)
 
 
@@ -508,7 +504,7 @@ def test_the_quadratic_model_refuses_what_it_would_ignore(images):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_one_bad_device_counts_as_zero_and_training_goes_on(value, same_noise):
+def test_one_bad_device_counts_as_zero_and_training_continues(value, same_noise):
     def function(index, devices):
         updates = ones(500)(index, devices)
         updates[devices == 1, 3] = value
@@ -516,10 +512,10 @@ def test_one_bad_device_counts_as_zero_and_training_goes_on(value, same_noise):
 
     plan = make_plan(dimension=500, gain=[0.5] * 4, alignment=0.1, rounds=3)
     rounds = list(
-        federated_averaging(plan, Airs(plan=plan), Stub(function), same_noise, parameters=np.zeros(500, np.float32))
+        federated_averaging(plan, AirComp(plan=plan), Stub(function), same_noise, parameters=np.zeros(500, np.float32))
     )
-    assert [done.reception.refused.tolist() for done in rounds] == [[1]] * 3
-    clean = rounds[0].reception.received - same_noise.draw(0, 500, 0.01)
+    assert [done.aggregate.refused.tolist() for done in rounds] == [[1]] * 3
+    clean = rounds[0].aggregate.received - same_noise.draw(0, 500, 0.01)
     np.testing.assert_allclose(clean / (4 * plan.alignment_coefficient), 0.1 * 3 / 4, rtol=1e-6)
 
 
@@ -535,7 +531,7 @@ def test_a_round_without_a_usable_update_is_a_divergence(missing):
 
     plan = make_plan(dimension=50, gain=[0.5] * 3, alignment=0.1, rounds=5)
     rounds = federated_averaging(
-        plan, Airs(plan=plan), Broken(function), SeededNoise(b""), parameters=np.zeros(50, np.float32)
+        plan, AirComp(plan=plan), Broken(function), SeededNoise(b""), parameters=np.zeros(50, np.float32)
     )
     assert [next(rounds).index, next(rounds).index] == [0, 1]
     with pytest.raises(Diverged, match="Round 3: no device sent a usable update"):
@@ -545,7 +541,7 @@ def test_a_round_without_a_usable_update_is_a_divergence(missing):
 def test_a_model_that_leaves_float32_is_a_divergence():
     plan = make_plan(dimension=50, gain=[0.5] * 3, alignment=0.1, rounds=5, tau=1e30, clip_norm=1e12)
     rounds = federated_averaging(
-        plan, Airs(plan=plan), Stub(lambda index, devices: np.full((len(devices), 50), 9e9)), SeededNoise(b""),
+        plan, AirComp(plan=plan), Stub(lambda index, devices: np.full((len(devices), 50), 9e9)), SeededNoise(b""),
         parameters=np.zeros(50, np.float32),
     )  # fmt: skip
     with pytest.raises(Diverged, match=r"Round 1: the model is no longer finite.*learning_rate"):
@@ -557,7 +553,7 @@ def test_a_model_that_leaves_float32_is_a_divergence():
 
 def test_a_data_set_is_looked_for_beside_its_scenario(images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tables = world(images).model_dump(mode="json", exclude_none=True)
+    tables = make_scenario(images).model_dump(mode="json", exclude_none=True)
     tables["learning"]["dataset"] = images.name
     setup = prepare(scenario.parse(tables, folder=images.parent))
     setup.task.engine.close()
@@ -567,8 +563,8 @@ def test_a_data_set_is_looked_for_beside_its_scenario(images, tmp_path, monkeypa
 
 
 def test_a_batch_larger_than_a_devices_data_is_refused(images):
-    with pytest.raises(ValueError, match="batch_size=13"):
-        prepare(world(images, batch_size=13))
+    with pytest.raises(ValueError, match="batch_size must be at most 12, the images per device, got 13"):
+        prepare(make_scenario(images, batch_size=13))
 
 
 USER = """
@@ -597,12 +593,12 @@ def user_model(tmp_path, monkeypatch):
 
 
 def test_a_users_own_model_trains(images, user_model):
-    setup = prepare(world(images, model=user_model, total_steps=40))
+    setup = prepare(make_scenario(images, model=user_model, total_steps=40))
     assert setup.task.dimension == setup.plan.problem.learning.dimension == 64 * 5 + 5 + 15
     before = setup.task.evaluate(setup.task.initial_parameters)["loss"]
     rounds = list(
         federated_averaging(
-            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters
+            setup.plan, setup.aircomp, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters
         )
     )
     assert setup.task.evaluate(rounds[-1].parameters)["loss"] < 0.7 * before
@@ -614,13 +610,13 @@ def test_a_users_own_model_trains(images, user_model):
         "last.weight": (3, 5),
     }
     assert np.concatenate([part.ravel() for part in tensors.values()]).tobytes() == rounds[-1].parameters.tobytes()
-    again = prepare(world(images, model=user_model, total_steps=40))
+    again = prepare(make_scenario(images, model=user_model, total_steps=40))
     assert again.task.initial_parameters.tobytes() == setup.task.initial_parameters.tobytes()
     again.task.engine.close()
 
 
 def test_a_dimension_that_is_not_the_models_is_refused(images, user_model):
-    with pytest.raises(scenario.ScenarioError, match=r"learning.dimension=340.*got 341"):
-        prepare(world(images, model=user_model, dimension=341))
-    setup = prepare(world(images, model=user_model, dimension=340))
+    with pytest.raises(scenario.ScenarioError, match=r"learning.dimension must be 340.*got 341"):
+        prepare(make_scenario(images, model=user_model, dimension=341))
+    setup = prepare(make_scenario(images, model=user_model, dimension=340))
     setup.task.engine.close()

@@ -34,7 +34,7 @@ def test_no_value_occurs_twice_over_rounds_and_no_two_rounds_are_alike(source):
         assert abs(np.mean(draws[:, lag:] * draws[:, :-lag])) < 5.5 / math.sqrt(draws.size)
 
 
-def test_seeded_noise_repeats_itself_exactly_whatever_was_drawn_in_between():
+def test_seeded_noise_repeats_exactly_after_other_draws():
     source = SeededNoise(noise_key({"scenario": "a", "data": "c"}))
     first = source.draw(17, 1000, 0.1)
     source.draw(18, 5, 2.0)

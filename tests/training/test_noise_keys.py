@@ -1,4 +1,4 @@
-"""Noise: repeats exactly where it must, and nowhere else; the secure source keeps nothing."""
+"""Noise keys: seeded noise repeats for the same signal only; secure noise is not stored."""
 
 import json
 import multiprocessing
@@ -20,20 +20,20 @@ TASK = QuadraticTask(dimension=20, num_devices=3, smoothness=2.0, strong_convexi
 QUADRATIC = QuadraticLearning(task=TASK, engine=QuadraticEngine(TASK, learning_rate=0.1))
 
 
-def source_of(world, *, gain=None, changed=()):
-    fleet = world.problem().fleet if gain is None else Fleet(gain=gain, peak_power=1.0)
-    signal = setup.signal_digests(world, fleet, QUADRATIC) | dict(changed)
-    return setup.noise_source(world, signal)
+def source_of(scenario, *, gain=None, changed=()):
+    fleet = scenario.problem().fleet if gain is None else Fleet(gain=gain, peak_power=1.0)
+    signal = setup.signal_digests(scenario, fleet, QUADRATIC) | dict(changed)
+    return setup.noise_source(scenario, signal)
 
 
-def drawn(world, *, round_index=0, **named):
-    return source_of(world, **named).draw(round_index, 200, 1.0)
+def drawn(scenario, *, round_index=0, **named):
+    return source_of(scenario, **named).draw(round_index, 200, 1.0)
 
 
-def test_a_round_repeats_its_noise_exactly_in_any_order_and_process(world):
-    source = source_of(world())
+def test_a_round_repeats_its_noise_exactly_in_any_order_and_process(make_scenario):
+    source = source_of(make_scenario())
     forwards = [source.draw(index, 200, 1.0) for index in range(5)]
-    backwards = [drawn(world(), round_index=index) for index in reversed(range(5))][::-1]
+    backwards = [drawn(make_scenario(), round_index=index) for index in reversed(range(5))][::-1]
     assert np.array_equal(forwards, backwards)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert np.array_equal(pool.starmap(source.draw, [(index, 200, 1.0) for index in range(5)]), forwards)
@@ -44,8 +44,8 @@ CHANGES = [
     {"link__noise_std": 1.0000000001},
     {"budget__epsilon": 3.0000001},
     {"budget__delta": 1e-6},
-    {"budget__relation": "add_remove"},
-    {"channel__estimation_error": 1e-9},
+    {"budget__adjacency": "add_remove"},
+    {"channel__csi_error": 1e-9},
     {"channel__low": 0.30000001},
     {"fleet__peak_power": 1.1},
     {"learning__learning_rate": 0.11},
@@ -56,32 +56,34 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[next(iter(change)) for change in CHANGES])
-def test_a_changed_scenario_never_reuses_noise(world, change):
-    same_gain = world().problem().fleet.gain
-    assert not np.any(drawn(world()) == drawn(world(**change), gain=same_gain))
+def test_a_changed_scenario_never_reuses_noise(make_scenario, change):
+    same_gain = make_scenario().problem().fleet.gain
+    assert not np.any(drawn(make_scenario()) == drawn(make_scenario(**change), gain=same_gain))
 
 
-def test_changed_data_gains_or_round_never_reuse_noise(world):
-    first = drawn(world())
-    gain = world().problem().fleet.gain
-    assert not np.any(first == drawn(world(), changed={"data": "other"}))
-    assert not np.any(first == drawn(world(), round_index=1))
-    assert not np.any(first == drawn(world(), gain=np.nextafter(gain, 2)))
-    for part in setup.signal_digests(world(), world().problem().fleet, QUADRATIC):
-        assert not np.any(first == drawn(world(), changed={part: "other"}))
+def test_changed_data_gains_or_round_never_reuse_noise(make_scenario):
+    first = drawn(make_scenario())
+    gain = make_scenario().problem().fleet.gain
+    assert not np.any(first == drawn(make_scenario(), changed={"data": "other"}))
+    assert not np.any(first == drawn(make_scenario(), round_index=1))
+    assert not np.any(first == drawn(make_scenario(), gain=np.nextafter(gain, 2)))
+    for part in setup.signal_digests(make_scenario(), make_scenario().problem().fleet, QUADRATIC):
+        assert not np.any(first == drawn(make_scenario(), changed={part: "other"}))
 
 
-def test_what_only_says_how_to_compute_does_not_change_noise(world):
-    assert np.array_equal(drawn(world()), drawn(world(run__chunk=1, run__threads=2, name="other")))
-    assert np.array_equal(drawn(world()), drawn(world(policy__name="full")))  # equal plans give equal runs
+def test_keys_that_only_affect_the_computation_do_not_change_the_noise(make_scenario):
+    assert np.array_equal(drawn(make_scenario()), drawn(make_scenario(run__chunk=1, run__threads=2, name="other")))
+    assert np.array_equal(
+        drawn(make_scenario()), drawn(make_scenario(policy__name="full"))
+    )  # equal plans give equal runs
 
 
-def test_a_resumed_run_repeats_its_noise(world, tmp_path):
+def test_a_resumed_run_repeats_its_noise(make_scenario, tmp_path):
     asked = iter([False] * 9 + [True] * 10**6)
-    stopped = execute(world(), tmp_path / "run", stop=lambda: next(asked))
+    stopped = execute(make_scenario(), tmp_path / "run", stop=lambda: next(asked))
     assert stopped.status == "stopped"
-    resumed = execute(world(), tmp_path / "run", resume=True)
-    whole = execute(world(), tmp_path / "whole")
+    resumed = execute(make_scenario(), tmp_path / "run", resume=True)
+    whole = execute(make_scenario(), tmp_path / "whole")
     assert [r["noise_error"] for r in resumed.records] == [r["noise_error"] for r in whole.records]
     for name in ("ledger.jsonl", "metrics.jsonl", "metrics.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -90,29 +92,29 @@ def test_a_resumed_run_repeats_its_noise(world, tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"budget__epsilon": 3.1}, {"link__noise_source": "secure"}])
-def test_a_changed_scenario_is_not_resumed(world, tmp_path, change):
-    execute(world(), tmp_path / "run")
+def test_a_changed_scenario_is_not_resumed(make_scenario, tmp_path, change):
+    execute(make_scenario(), tmp_path / "run")
     with pytest.raises(RunError, match="changed"):
-        execute(world(**change), tmp_path / "run", resume=True)
+        execute(make_scenario(**change), tmp_path / "run", resume=True)
 
 
-def test_changed_data_is_not_resumed(world, tmp_path, monkeypatch):
-    execute(world(), tmp_path / "run")
+def test_changed_data_is_not_resumed(make_scenario, tmp_path, monkeypatch):
+    execute(make_scenario(), tmp_path / "run")
     monkeypatch.setattr(QuadraticLearning, "data_digest", property(lambda self: "other data"))
     with pytest.raises(RunError, match="data"):
-        execute(world(), tmp_path / "run", resume=True)
+        execute(make_scenario(), tmp_path / "run", resume=True)
 
 
-def test_the_record_says_whether_privacy_is_simulated_or_secure(world, tmp_path):
+def test_the_record_says_whether_privacy_is_simulated_or_secure(make_scenario, tmp_path):
     for source, word in (("seeded", "simulated"), ("secure", "secure")):
-        execute(world(link__noise_source=source), tmp_path / source)
+        execute(make_scenario(link__noise_source=source), tmp_path / source)
         manifest = json.loads((tmp_path / source / "run.json").read_text())
         header = json.loads((tmp_path / source / "ledger.jsonl").read_text().splitlines()[0])
         assert manifest["privacy"] == header["privacy"] == word
 
 
-def test_secure_noise_keeps_nothing_and_never_repeats(world, tmp_path, monkeypatch):
-    source = source_of(world(link__noise_source="secure"))
+def test_secure_noise_keeps_nothing_and_never_repeats(make_scenario, tmp_path, monkeypatch):
+    source = source_of(make_scenario(link__noise_source="secure"))
     assert isinstance(source, SecureNoise)
     assert vars(source) == {}
     assert not source.repeatable
@@ -120,7 +122,7 @@ def test_secure_noise_keeps_nothing_and_never_repeats(world, tmp_path, monkeypat
     asked = []
     real = os.urandom
     monkeypatch.setattr(noise.os, "urandom", lambda size: asked.append(real(size)) or asked[-1])
-    execute(world(link__noise_source="secure"), tmp_path / "run")
+    execute(make_scenario(link__noise_source="secure"), tmp_path / "run")
     assert len(asked) == 8  # fresh entropy in each round
     kept = b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert not any(entropy[:8] in kept for entropy in asked)
@@ -133,7 +135,7 @@ def test_forked_workers_do_not_share_secure_noise():
 
 
 @pytest.mark.parametrize("source", [SeededNoise(b"key"), SecureNoise()])
-def test_the_law_is_normal_and_sigma_is_per_real_dimension(source):
+def test_the_distribution_is_normal_and_sigma_is_per_real_dimension(source):
     values = source.draw(0, 400_000, 3.0)
     assert np.std(values) == pytest.approx(3.0, rel=0.005)
     assert stats.kstest(values / 3.0, "norm").pvalue > 1e-6

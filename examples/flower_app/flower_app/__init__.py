@@ -1,1 +1,1 @@
-"""Over-the-air federated averaging on Flower."""
+"""Over-the-air FedAvg on Flower."""

@@ -1,4 +1,4 @@
-"""A device: trains on its share of the scenario's data, clips, precodes and transmits."""
+"""A device: trains on its part of the data, clips, precodes and transmits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The server: plans the scenario, trains over Flower, and keeps a run directory."""
+"""The server: plans the scenario, trains over Flower, and writes a run directory."""
 
 from pathlib import Path
 

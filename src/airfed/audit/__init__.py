@@ -1,4 +1,4 @@
-"""Trying to break the privacy claim: attacks on the code that transmits, and checks of what was recorded."""
+"""The audit: attacks on the code that transmits, and checks of the record, against the claimed privacy."""
 
 from airfed.audit.audit import Audit, audit
 from airfed.audit.subject import Subject

@@ -1,4 +1,4 @@
-"""The audit: every check, the evidence, and a verdict."""
+"""The audit: all checks, the evidence of the attacks, and the verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 from airfed import _validate
 from airfed import scenario as scenarios
 from airfed.audit import canaries
-from airfed.audit.canaries import Evidence, Vector, epsilon_of, evidence
+from airfed.audit.canaries import Evidence, Scores, Vector, epsilon_of, evidence
+from airfed.audit.end_to_end import attack as attack_models
 from airfed.audit.noise_checks import noise_checks
 from airfed.audit.round_loop import round_loop_checks
 from airfed.audit.sensitivity import sensitivity_checks
@@ -22,30 +23,38 @@ from airfed.audit.subject import Check, Subject
 from airfed.planning import Plan
 from airfed.privacy import gaussian_epsilon
 from airfed.privacy.ledger import Ledger
-from airfed.problem import InfeasibleError, Trust
+from airfed.problem import Adversary, InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.scenario.sections import own_policy
 from airfed.training.loop import NoiseFault
 from airfed.training.run import Run
 
 PAIRS: Final = 1200
-TRIALS: Final = 100_000  # a side
+TRIALS: Final = 100_000  # per sign
+MODEL_TRIALS: Final = 2500  # per sign, from trained models
 SAMPLES: Final = 1_000_000
 _RTOL: Final = 1e-9
 _LOOSE: Final = 0.95
+_INDICATOR_SHARE: Final = 10  # trials against updates for one against the clipping indicator, which is slower
+_NOT_ATTACKED: Final = {
+    "signals": ["the trained model", "the engines", "Flower's path"],
+    "end_to_end": ["your own model and data", "correlated noise", "Flower's path"],
+}
+_SCOPES: Final = {"round": "ε of a round", "total": "ε in total"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Args:
-        subject: what was audited.
+        subject: the plan or run under audit.
         checks: every check, passed or not.
-        warnings: what a reader should know although nothing failed.
-        round_evidence, total_evidence: bounds on μ of one round and of the whole training; None if there was no attack.
+        warnings: remarks that do not make the audit fail.
+        round_evidence, total_evidence: bounds on μ of one round and of the whole training; None if no attack ran.
         false_positive, true_positive: the attack's ROC curve for one round.
-        seconds: how long it took.
+        seconds: duration of the audit.
+        mode: "signals", or "end_to_end" for an attack on trained models.
     """
 
     subject: Subject
@@ -56,6 +65,7 @@ class Audit:
     false_positive: Vector
     true_positive: Vector
     seconds: float
+    mode: str = "signals"
 
     @property
     def failures(self) -> list[Check]:
@@ -73,24 +83,30 @@ class Audit:
         budget = plan.problem.budget
         each, whole = self.round_evidence, self.total_evidence
         lower, lower_total = (None if e is None else e.lower for e in (each, whole))
+        free, free_total = (None if e is None else e.lower_clopper_pearson for e in (each, whole))
         return {
             "verdict": self.verdict,
+            "mode": self.mode,
+            "not_attacked": _NOT_ATTACKED[self.mode],
             "scenario": self.subject.scenario.name,
             "mu_claimed": plan.mu_round,
             "mu_lower": lower,
             "epsilon_claimed": plan.epsilon_round,
             "epsilon_lower": None if lower is None else epsilon_of(lower, budget.delta),
+            "epsilon_lower_clopper_pearson": None if free is None else epsilon_of(free, budget.delta),
             "mu_total_claimed": plan.mu_total,
             "mu_total_lower": lower_total,
             "epsilon_total_claimed": plan.epsilon_total,
             "epsilon_total_lower": None if lower_total is None else epsilon_of(lower_total, budget.delta),
+            "epsilon_total_lower_clopper_pearson": None if free_total is None else epsilon_of(free_total, budget.delta),
+            "assumes_gaussian_scores": [f"{name}{part}_lower" for name in ("mu", "epsilon") for part in ("", "_total")],
             "level": canaries.REPORT_LEVEL,
             "fail_level": canaries.FAIL_LEVEL,
             "delta": budget.delta,
-            "relation": budget.relation,
+            "adjacency": budget.adjacency,
             "unit": "device",
             "antennas": plan.problem.fleet.antennas,
-            "trust": plan.problem.link.trust,
+            "adversary": plan.problem.link.adversary,
             "against": self.subject.adversary,
             "privacy": self.subject.noise().privacy,
             "rounds": plan.rounds,
@@ -103,9 +119,9 @@ class Audit:
 
 
 def subject_of(path: Path, *, seed: int | None = None) -> Subject:
-    """Return what a path names: a scenario file, or a run directory with its record."""
+    """Return the subject at a path: a scenario file or a run directory."""
     if not path.exists():
-        raise ScenarioError(f"Expected a scenario, or a run directory, at {path}; there is no such file or folder.")
+        raise ScenarioError(f"There is no scenario or run directory at {path}.")
     if not path.is_dir():
         loaded = scenarios.load(path)
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
@@ -115,34 +131,52 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
 def audit(
     subject: Subject,
     *,
-    trials: int = TRIALS,
+    trials: int | None = None,
     pairs: int = PAIRS,
     samples: int = SAMPLES,
     seed: int = 0,
-    against: Trust | None = None,
+    against: Adversary | None = None,
+    end_to_end: bool = False,
 ) -> Audit:
-    """Attack a claim and return what came of it.
+    """Attack the privacy claim of a subject and return the result.
 
     Args:
-        subject: what to audit.
-        trials, pairs, samples: canaries a side, adversarial pairs of updates, values of the noise.
-        seed: of the adversary's own choices.
-        against: the adversary of a receiver with several antennas, who keeps every antenna's signal ("radio") or gets
-            the combined one ("combiner"); by default that of the claim.
+        subject: the plan or run to audit.
+        trials, pairs, samples: canaries per sign (default: 100,000, or 2,500 end to end), adversarial pairs of
+            updates, noise values.
+        seed: seed of the adversary's random choices.
+        against: the adversary of a receiver with several antennas: it keeps every antenna's signal ("all_antennas")
+            or receives the combined one ("combined"); by default that of the claim.
+        end_to_end: attack the models of many small trainings instead of the transmitted signals.
 
     Raises:
-        ValueError: there is no such adversary, or the method makes no privacy claim against it.
+        ValueError: the adversary is unknown, the method makes no privacy claim against it, or both `against` and
+            `end_to_end` are set.
     """
+    trials = (MODEL_TRIALS if end_to_end else TRIALS) if trials is None else trials
+    _validate.positive_integer(trials=trials)
+    rng = np.random.default_rng((seed, 0x5EED))
+    if end_to_end:
+        if subject.plan.problem.learning.adaptive_clipping is not None:
+            raise ValueError(
+                "end_to_end must not be set with adaptive_clipping: its attack needs a fixed clipping norm."
+            )
+        if against is not None:
+            raise ValueError(
+                f"against must not be set with end_to_end, whose adversary has the models only; got {against!r}."
+            )
+        with np.errstate(all="ignore"):
+            return _audit_models(replace(subject, against="combined"), trials, rng)
     if against is not None:
-        _validate.one_of(get_args(Trust), against=against)
+        _validate.one_of(get_args(Adversary), against=against)
         try:
             subject.plan.against(against)
         except InfeasibleError as error:
             why = str(error).removeprefix("No plan fits: ")
             raise ValueError(f"This method makes no privacy claim against that adversary: {why}") from None
         subject = replace(subject, against=against)
-    with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
-        return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
+    with np.errstate(all="ignore"):  # broken code may overflow; the checks report it
+        return _audit(subject, trials, pairs, samples, rng)
 
 
 def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.random.Generator) -> Audit:
@@ -155,72 +189,97 @@ def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.rand
     checks += noise_checks(subject, samples=samples)
     try:
         scores = canaries.attack(subject, rng, trials=trials)
+        if subject.plan.problem.learning.adaptive_clipping is not None:
+            joint = canaries.attack_indicator(subject, rng, trials=max(1, trials // _INDICATOR_SHARE))
+            epsilon = gaussian_epsilon(joint.claimed, delta := subject.plan.problem.budget.delta)
+            found = evidence(joint.per_round, joint.claimed)
+            checks.append(_claim_check("clipping indicator", "μ of one round", found, epsilon, delta))
     except NoiseFault as fault:
         checks.append(Check.of("canaries", False, str(fault)))
         return _concluded(subject, checks, started)
-    each = evidence(scores.single, scores.claimed)
-    whole = evidence(scores.whole, subject.plan.mu_total)
-    delta = subject.plan.problem.budget.delta
+    return _judged(subject, scores, checks, started, "canaries", "trajectory")
+
+
+def _audit_models(subject: Subject, trials: int, rng: np.random.Generator) -> Audit:
+    started, checks = time.monotonic(), [accounting_check(subject)]
+    try:
+        scores = attack_models(subject, rng, trials=trials)
+    except NoiseFault as fault:
+        checks.append(Check.of("models", False, str(fault)))
+        found = _concluded(subject, checks, started)
+    else:
+        found = _judged(subject, scores, checks, started, "models of one round", "models of all rounds")
+    return replace(found, mode="end_to_end")
+
+
+def _judged(
+    subject: Subject, scores: Scores, checks: list[Check], started: float, name: str, name_in_total: str
+) -> Audit:
+    plan, delta = subject.plan, subject.plan.problem.budget.delta
+    own = min(plan.mu_total, float(plan.device_mu[subject.target_device]))  # both are claimed
+    each, whole = evidence(scores.per_round, scores.claimed), evidence(scores.in_total, own)
+    total = min(plan.epsilon_total, gaussian_epsilon(own, delta))
     checks += [
-        _claim_check("canaries", "one round", each, gaussian_epsilon(scores.claimed, delta), delta),
-        _claim_check("trajectory", "the whole training", whole, subject.plan.epsilon_total, delta),
+        _claim_check(name, "μ of one round", each, gaussian_epsilon(scores.claimed, delta), delta),
+        _claim_check(name_in_total, "μ in total", whole, total, delta),
     ]
-    return _concluded(subject, checks, started, each, whole, canaries.roc(scores.single))
+    return _concluded(subject, checks, started, each, whole, canaries.roc(scores.per_round))
 
 
 def accounting_check(subject: Subject) -> Check:
-    """Return whether the ε that is claimed follows from what is received, by another road, and is within the budget."""
+    """Return whether the claimed ε follows from the received amplitudes (recomputed) and is within the budget."""
     plan = subject.plan
     budget, mus = plan.problem.budget, plan.sequence.mus
     spent = np.zeros(plan.problem.fleet.num_devices)
     for entry in plan.sequence:
-        spent[entry.scheduled] += entry.mu**2
+        spent[entry.scheduled] += entry.device_mu**2
     whole = math.sqrt(float(spent.max()))  # of the most exposed device
     wrong = _overspent(plan)
-    most, _ = replace(subject, against=None).exposure
-    if np.any(mus < most * (1 - _RTOL)) or plan.mu_round < most.max() * (1 - _RTOL):
-        wrong.append("μ is below the received amplitude over the noise")
+    ratio, measured = replace(subject, against=None).exposure
+    if ratio.max() > 1 + _RTOL or plan.mu_round < mus.max() or np.any(plan.device_mu < measured * (1 - _RTOL)):
+        wrong.append("the claimed μ of a device is below sensitivity times received amplitude over noise")
     if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
-        wrong.append("ε of a round is below the truth")
+        wrong.append("the claimed ε of a round is below the exact ε")
     if plan.mu_total < whole * (1 - _RTOL) or plan.epsilon_total < epsilon_of(whole, budget.delta) * (1 - _RTOL):
-        wrong.append("ε of the training is below the truth")
+        wrong.append("the claimed ε in total is below the exact ε")
     exact = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
     counted = plan.epsilon_paper if budget.formula == "classic" else exact
     if counted > budget.epsilon * (1 + _RTOL):
         wrong.append(f"ε = {counted:.5g} exceeds the budget of {budget.epsilon:g}")
     figures = {"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon}
-    found = f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}"
-    return Check.of("accounting", not wrong, found, "; ".join(wrong), **figures)
+    mus_of = f"μ of a round {plan.mu_round:.5g}, μ in total {plan.mu_total:.5g}"
+    finding = f"{mus_of}; {_SCOPES[budget.scope]} {counted:.5g} ({budget.formula}), threshold {budget.epsilon:g}"
+    return Check.of("accounting", not wrong, finding, "; ".join(wrong), **figures)
 
 
 def _overspent(plan: Plan) -> list[str]:
-    """What the plan sends beyond its budgets, where rounds may differ: added up from gains and received amplitudes."""
-    if plan.constant and not plan.problem.varies:
+    """Return the power budgets that a plan with different rounds exceeds, from gains and received amplitudes."""
+    if plan.constant and not plan.problem.time_varying:
         return []
     fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
     spent = np.zeros(fleet.num_devices)
     for entry in plan.sequence:
         signal, devices = entry.signal, entry.scheduled
         power = np.zeros(devices.size) if signal.constant_power is None else np.array(signal.constant_power)
-        if plan.method.radio:
+        if plan.method.analog:
             power += np.square(signal.amplitude / fleet.gain_in(entry.index)[devices])
         spent[devices] += power
         if np.any(power > fleet.peak_power[devices] * (1 + _RTOL)):
-            wrong.append(f"round {entry.index + 1} asks a device for more than its peak power")
+            wrong.append(f"a device exceeds its peak power in round {entry.index + 1}")
     if spent.sum() > budget.total_power * (1 + _RTOL):
-        wrong.append(f"{spent.sum():.5g} W exceed the total of {budget.total_power:g} W")
+        wrong.append(f"the total power of {spent.sum():.5g} W exceeds the budget of {budget.total_power:g} W")
     if budget.device_power is not None and np.any(spent > np.asarray(budget.device_power) * (1 + _RTOL)):
-        wrong.append("a device spends more than its battery")
+        wrong.append("a device exceeds its battery")
     return wrong
 
 
-def _claim_check(name: str, what: str, found: Evidence, epsilon: float, delta: float) -> Check:
-    """The claim stands unless a lower bound at level 1e-6 exceeds it: of μ, or of the ε that goes with it."""
+def _claim_check(name: str, quantity: str, found: Evidence, epsilon: float, delta: float) -> Check:
+    """Return the check that fails if a lower bound at level 1e-6, on μ or on its ε, exceeds the claim."""
     proved = found.proved
     refuted = proved > found.claimed or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
-    stands = f"{what}: μ ≥ {found.lower:.5g} at 99% confidence, {found.claimed:.5g} claimed"
-    falls = f"{what}: μ ≥ {proved:.5g} except with probability 1e-6, but {found.claimed:.5g} is claimed"
-    return Check.of(name, not refuted, stands, falls, **asdict(found))
+    bounds = f"{proved:.5g} at confidence 1 - 1e-6, {found.lower:.5g} at 99%"
+    finding = f"lower bound on {quantity} {bounds}; threshold {found.claimed:.5g}, the claim"
+    return Check.of(name, not refuted, finding, **asdict(found))
 
 
 def _concluded(
@@ -234,20 +293,22 @@ def _concluded(
     plan = subject.plan
     warnings = []
     if each is not None and each.upper_strict < _LOOSE * each.claimed:
-        why = "more signal could be sent for the same ε"
-        if plan.problem.link.estimation_error:
-            why = "these channel errors are smaller than what is provided for"
-        elif plan.problem.seen_by_all and subject.adversary == "combiner":
-            why = "it is made against somebody who sees more"
-        elif plan.problem.seen_by_all:
-            why = "in each round it is made for the device that shows most"
-        shown = f"the attack shows μ ≤ {each.upper_strict:.4g} where {each.claimed:.4g} is claimed"
-        warnings.append(f"The claim is loose: {shown}; {why}.")
+        why = "The devices could transmit more power at the same ε"
+        if plan.problem.link.csi_error:
+            why = "The channel errors of this seed are smaller than the bound on them"
+        elif plan.problem.learning.adaptive_clipping is not None:
+            why = "These canaries attack the updates without the clipping indicator"
+        elif plan.problem.all_antennas_seen and subject.adversary == "combined":
+            why = "The claim holds against a stronger adversary"
+        elif plan.problem.all_antennas_seen:
+            why = "The claim of each round is that of its most exposed device"
+        bounds = f"the attack gives μ ≤ {each.upper_strict:.4g}, but {each.claimed:.4g} is claimed"
+        warnings.append(f"The claim is loose: {bounds}. {why}.")
     if plan.epsilon_paper_validity == "unsafe":
-        said, truth = f"{plan.epsilon_paper:.4g}", f"{plan.epsilon_round:.4g}"
-        warnings.append(f"Lemma 1 prints ε = {said} for a round; the truth is {truth}.")
-    if plan.problem.link.trust_estimates and plan.problem.link.estimation_error:
-        warnings.append("The channel estimates are trusted although they are known to be wrong.")
+        paper, exact = f"{plan.epsilon_paper:.4g}", f"{plan.epsilon_round:.4g}"
+        warnings.append(f"Lemma 1 gives ε = {paper} for a round, but the exact ε is {exact}.")
+    if plan.problem.link.assume_perfect_csi and plan.problem.link.csi_error:
+        warnings.append("The plan assumes perfect CSI although channel.csi_error is not 0.")
     return Audit(
         subject=subject,
         checks=checks,
@@ -261,17 +322,15 @@ def _concluded(
 
 
 def record_checks(subject: Subject, run: Run) -> list[Check]:
-    """Return whether the record says what the code claims: the plan, the ledger, and all files together."""
+    """Return whether the record agrees with the code: the plan, the ledger, and all files together."""
     scenario, plan = subject.scenario, subject.plan
-    # What came with a record, code or a response, is not asked again: its plan is taken as written, and holds together.
-    again = own_policy(scenario.policy.name) is None and scenario.policy.objective == "bound"
-    planned = scenario.plan(plan.problem.heard_by(None)) if again else plan
+    # A user's policy or a surrogate is not called again: its recorded plan is used, which was checked for consistency.
+    again = own_policy(scenario.policy.name) is None and (scenario.policy.objective or plan.objective) == "bound"
+    planned = scenario.plan(plan.problem.with_beamformer(None)) if again else plan
     expected, recorded = json.loads(json.dumps(planned.to_dict())), dict(run.figures)
     differing = sorted(name for name in recorded if recorded[name] != expected.get(name))
-    other = f"plan.json has another {', '.join(differing)} than the scenario plans"
-    found = [
-        Check.of("recorded plan", not differing, "plan.json is what the scenario plans", other, differing=differing)
-    ]
+    same, other = "plan.json is the plan of the scenario", f"plan.json differs from the plan in {', '.join(differing)}"
+    found = [Check.of("recorded plan", not differing, same, other, differing=differing)]
     if run.errors:
         return [*found, Check.of("ledger", False, " ".join(map(str, run.errors)))]
     ledger, mus = run.ledger, planned.sequence.mus
@@ -281,7 +340,7 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
         Check.of(
             "ledger",
             not low and _all_counted(ledger, planned),
-            f"{ledger.rounds} rounds charged, the chain is whole, μ√Σ = {ledger.mu_total:.5g}",
+            f"the hash chain is intact; {ledger.rounds} rounds charged, μ in total = {ledger.mu_total:.5g}",
             f"the ledger charges less than the plan's μ = {planned.mu_round:.5g} a round",
             **{"rounds": ledger.rounds, "mu_total": ledger.mu_total, "trained": len(run.rounds)},
         ),
@@ -289,11 +348,11 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
 
 
 def _all_counted(ledger: Ledger, plan: Plan) -> bool:
-    """Whether every device has spent at least what the rounds cost it in which the plan has it transmit."""
+    """Return whether every device was charged for all charged rounds in which the plan schedules it."""
     rounds, mus = {charge.round_index for charge in ledger.charges}, plan.sequence.mus
-    if ledger.num_devices is None:  # whoever transmits does so in every round
+    if ledger.num_devices is None:  # the same devices transmit in every round
         return ledger.mu_total >= math.sqrt(math.fsum(mus[index] ** 2 for index in rounds)) * (1 - 1e-12)
     least = np.zeros(ledger.num_devices)
     for index in rounds:
-        least[plan.sequence[index].scheduled] += mus[index] ** 2
+        least[plan.sequence[index].scheduled] += plan.sequence.device_mus(index) ** 2
     return bool(np.all(ledger.device_mus() >= np.sqrt(least) * (1 - 1e-12)))

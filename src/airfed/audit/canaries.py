@@ -1,16 +1,22 @@
-"""The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
+"""The canary attack: devices send ±ϖu along orthogonal directions u, and an adversary guesses the signs.
 
-The score of a canary, what its device's matched filter makes of the round, is N(±μ_i/2, 1), whatever the dimension: m
-devices with orthogonal canaries are m independent trials a round. Signs stay the same for a whole training: the sum of
-a canary's I scores, weighted by μ_i/μ_total, is one trial against the trajectory, N(±μ_total/2, 1). With add/remove
-adjacency a canary is sent or not, and half of the measured μ_i is taken off the scores. All canaries are sent by copies
-of the most exposed device; the rounds in which most is seen of it are trials against the claim of one round.
+The score of a canary is the output of its device's matched filter. It is N(±μ_i/2, 1) for any dimension, so m devices
+with orthogonal canaries are m independent trials per round. Signs are fixed for a whole training, in which a canary is
+multiplied by a time code c_i = ±1 known to the adversary: the sum of its I scores, weighted by μ_i/μ_total, is one
+trial against the whole trajectory, N(±μ_total/2, 1) for every code if the noise is independent from round to round. The
+first trainings have random codes and measure the correlations of the noise over rounds. The others have the code in
+whose direction the noise is smallest, and only they are trials against the trajectory. With add/remove adjacency a
+canary is sent or not, and half of the measured μ_i is subtracted from the scores. All canaries are sent by copies of
+the most exposed device. Its most exposed rounds are trials against the claim of one round.
+
+With adaptive clipping these canaries attack the updates: many of them share the entry of the clipping indicator.
+`attack_indicator` attacks both together, with one canary per round: ϖu, not clipped, against −2ϖu, clipped.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,38 +24,78 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betaincinv, log_ndtr, ndtri
 
-from airfed.audit.subject import Crowd, ScriptedEngine, Subject
+from airfed.audit.subject import DeviceCopies, Script, ScriptedEngine, Subject, flipping
+from airfed.clipping import FARTHEST
 
 Vector = NDArray[np.float64]
 
 FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
-REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
-_CROWD: Final = 256  # devices scheduled
-_CANARIES: Final = 192  # of them send or are counted; the others fail to answer, as devices do
-_FEWEST_TRAJECTORIES: Final = 1000
-_FEWEST: Final = 50  # scores below which no bound is given
+REPORT_LEVEL: Final = 0.01  # of the bounds that are reported
+_COPIES: Final = 256  # devices scheduled
+_CANARIES: Final = 192  # devices with a canary; the others do not answer
+_MIN_TRAJECTORIES: Final = 1000
+_MAX_LAG: Final = 5  # rounds over which the noise may be correlated
+_MIN_SCORES: Final = 50  # with fewer scores no bound is given
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight."""
 
-    single: Vector  # one per canary and round in which most is seen
-    whole: Vector  # one per canary and training
-    claimed: float  # the μ of the rounds of `single`
+    per_round: Vector  # one per canary and most exposed round
+    in_total: Vector  # one per canary and training
+    claimed: float  # the μ of the rounds of `per_round`
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Target:
+    """The most exposed device, as it is attacked."""
+
+    rounds: NDArray[np.intp]  # in which it transmits
+    filters: Vector  # (I, parts): its matched filters, in units of the noise
+    measured: Vector  # μ_i of each round
+    noise_std: Vector
+    middle: Vector  # of the scores of the two hypotheses
+    exposed: NDArray[np.intp]  # positions of its most exposed rounds
+    claimed: float  # the μ of those
+
+    @classmethod
+    def of(cls, subject: Subject) -> Target:
+        """Return the target of a subject, measured through its AirComp."""
+        rounds = subject.target_rounds
+        std = np.array([subject.noise_std_in(index) for index in rounds])
+        one = DeviceCopies(subject=subject, device=subject.target_device, count=1)
+        filters = np.concatenate([subject.matched_filters(one.at(index)) for index in rounds])
+        amplitude = np.linalg.norm(filters, axis=1)
+        measured = subject.sensitivity * amplitude / std
+        exposed = np.flatnonzero(measured >= measured.max() * (1 - 1e-9))
+        return cls(
+            rounds=rounds,
+            filters=filters / (amplitude * std)[:, None],
+            measured=measured,
+            noise_std=std,
+            middle=measured / 2 if subject.sensitivity == 1 else np.zeros(measured.size),
+            exposed=exposed,
+            claimed=min(subject.claimed(index, subject.target_device) for index in rounds[exposed]),
+        )
+
+    def in_total(self, scores: Vector) -> Vector:
+        """Return the scores of trajectories from those of their rounds, (I, m)."""
+        total: Vector = self.measured @ scores / math.sqrt(float(self.measured @ self.measured))
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the scores prove about a μ."""
+    """Confidence bounds on μ."""
 
     claimed: float  # by the plan
     lower: float  # parametric lower bound at `REPORT_LEVEL`
     lower_clopper_pearson: float
-    lower_strict: float  # at `FAIL_LEVEL`: above the claim, it is refuted
+    lower_strict: float  # at `FAIL_LEVEL`; a value above the claim refutes it
     lower_strict_clopper_pearson: float
-    upper_strict: float  # far below the claim, it is loose
-    trials: int  # scores on both sides together
+    upper_strict: float  # far below the claim, the claim is loose
+    trials: int  # scores of both signs
 
     @property
     def proved(self) -> float:
@@ -58,7 +104,7 @@ class Evidence:
 
 
 def evidence(scores: Vector, claimed: float) -> Evidence:
-    """Return what scores prove about a claimed μ."""
+    """Return the bounds on a claimed μ that follow from scores."""
     lower, _ = parametric_bounds(scores, REPORT_LEVEL)
     strict, upper = parametric_bounds(scores, FAIL_LEVEL / 2)
     return Evidence(
@@ -73,43 +119,90 @@ def evidence(scores: Vector, claimed: float) -> Evidence:
 
 
 def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
-    """Return the scores of at least `trials` canaries a side, sent through the real round loop; raises NoiseFault."""
-    rounds = subject.sends
-    mus, std = subject.plan.sequence.mus[rounds], np.array([subject.noise_std_in(index) for index in rounds])
-    one = Crowd(subject=subject, device=subject.victim, count=1)
-    filters = np.concatenate([subject.responses(one.at(index)) for index in rounds])  # (I, parts)
-    amplitude = np.linalg.norm(filters, axis=1)
-    seen = subject.sensitivity * amplitude / std
-    filters /= (amplitude * std)[:, None]
-    middle = seen / 2 if subject.sensitivity == 1 else np.zeros(seen.size)
-    exposed = np.flatnonzero(seen >= seen.max() * (1 - 1e-9))
-    trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
-    trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
-    directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
-    crowd = replace(one, count=_CROWD)
-    single, whole = [], []
+    """Return the scores of at least `trials` canaries per sign, sent through the real round loop; raises NoiseFault."""
+    target = Target.of(subject)
+    rounds, exposed = target.rounds, target.exposed
+    trajectories = math.ceil(_MIN_TRAJECTORIES / _CANARIES)
+    pilots = math.ceil(trajectories / 2)
+    trainings = max(pilots + trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
+    directions, _ = np.linalg.qr(rng.normal(size=(_COPIES, _CANARIES)))
+    copies = DeviceCopies(subject=subject, device=subject.target_device, count=_COPIES)
+    longest = subject.plan.clip_norm * (1.0 if subject.plan.problem.learning.adaptive_clipping is None else FARTHEST)
+    codes = np.ones((rounds.size, _CANARIES))
+    per_round, in_total = [], []
+    noise: list[Vector] = []
     for repetition in range(trainings):
-        # Beyond the trajectories that are needed, only the rounds in which most is seen are trained.
-        places = np.arange(rounds.size) if repetition < trajectories else exposed
-        devices = np.sort(rng.permutation(_CROWD)[:_CANARIES])
+        # After the required number of trajectories, only the most exposed rounds are trained.
+        positions = np.arange(rounds.size) if repetition < pilots + trajectories else exposed
+        if repetition < pilots:
+            codes = rng.choice((-1.0, 1.0), codes.shape)
+        elif repetition == pilots:
+            codes = np.repeat(_quietest_code(np.stack(noise), target.measured)[:, None], _CANARIES, axis=1)
+        devices = np.sort(rng.permutation(_COPIES)[:_CANARIES])
         signs = rng.choice((-1.0, 1.0), _CANARIES)
-        canaries = (2 * subject.plan.clip_norm * signs[:, None] * directions.T).astype(np.float32)
         sent = signs > 0 if subject.sensitivity == 1 else np.full(_CANARIES, True)
-        engine = ScriptedEngine.of(devices[sent], canaries[sent])
-        training = subject.train(engine, subject.noise(repetition), rounds[places], crowd)
+        canaries = (2 * longest * signs[:, None] * directions.T).astype(np.float32)
+        coded = dict(zip(rounds[positions].tolist(), codes[positions][:, sent, None].astype(np.float32), strict=True))
+        engine = ScriptedEngine(_COPIES, _script(devices[sent], canaries[sent], coded))
+        training = subject.train(engine, subject.noise(repetition), rounds[positions], copies, adapt=True)
         received = [
-            filters[place] @ subject.seen(done.reception) @ directions
-            for place, done in zip(places, training, strict=True)
+            target.filters[position] @ subject.seen(done.aggregate)[:, :_COPIES] @ directions
+            for position, done in zip(positions, training, strict=True)
         ]
-        scores = (np.stack(received) - middle[places, None]) * signs  # (I, m)
-        single.append(scores[np.isin(places, exposed)].ravel())
-        if places.size == rounds.size:
-            whole.append(seen @ scores / math.sqrt(float(seen @ seen)))
-    return Scores(single=np.concatenate(single), whole=np.concatenate(whole), claimed=float(mus[exposed].min()))
+        scores = (np.stack(received) * codes[positions] - target.middle[positions, None]) * signs  # (I, m)
+        per_round.append(scores[np.isin(positions, exposed)].ravel())
+        if repetition < pilots:
+            noise.append((scores - scores.mean(axis=1, keepdims=True)) * signs * codes)
+        elif positions.size == rounds.size:
+            in_total.append(target.in_total(scores))
+    return Scores(per_round=np.concatenate(per_round), in_total=np.concatenate(in_total), claimed=target.claimed)
+
+
+def attack_indicator(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
+    """Return the scores of canaries that change the update and the clipping indicator of one round together.
+
+    A second device sends an update that the adversary knows, another one in each trial, so that the noise is fresh.
+    """
+    target = Target.of(subject)
+    index, std = int(target.rounds[target.exposed[0]]), float(target.noise_std[target.exposed[0]])
+    copies, both = DeviceCopies(subject=subject, device=subject.target_device, count=2), np.arange(2)
+    aircomp, noise, scores = copies.at(index), subject.noise(), np.empty(trials)
+    updates = np.zeros((2, 2))
+    views = []
+    for update in flipping(aircomp):
+        updates[0, 0] = update.item()
+        views.append(subject.quiet(aircomp, both, updates))
+    if subject.sensitivity == 1:  # sent or missing; the sent one has the larger norm
+        views[1] = subject.quiet(aircomp, both[1:], updates[1:])
+    apart = views[0] - views[1]
+    direction, middle = apart / np.linalg.norm(apart), (views[0] + views[1]) / 2
+    for trial, sign in enumerate(rng.choice((1.0, -1.0), trials)):
+        updates[0, 0] = flipping(aircomp)[int(sign < 0)].item()
+        updates[1, 1] = rng.uniform(-0.5, 0.5) * aircomp.clip_norm
+        sent = both if sign > 0 or subject.sensitivity == 2 else both[1:]
+        (done,) = subject.train(ScriptedEngine.of(sent, updates[sent]), noise, [index], copies)
+        scores[trial] = sign * np.sum(direction * (subject.seen(done.aggregate) - middle)) / std
+    return Scores(per_round=scores, in_total=np.empty(0), claimed=target.claimed)
+
+
+def _script(devices: NDArray[np.intp], canaries: NDArray[np.float32], codes: dict[int, NDArray[np.float32]]) -> Script:
+    """Return the script of canaries, (m, d), each multiplied by its code in the round, (m, 1)."""
+    return lambda _, index: iter([(devices, codes[index] * canaries)])
+
+
+def _quietest_code(noise: NDArray[np.float64], weights: Vector) -> Vector:
+    """Return signs c_i that make the variance of Σ c_i w_i z_i small, one after the other, from noise z (n, I, m)."""
+    code = np.ones(weights.size)
+    lags = range(1, min(_MAX_LAG, weights.size - 1) + 1)
+    covariance = [float(np.mean(noise[:, lag:] * noise[:, :-lag])) for lag in lags]
+    for index in range(1, weights.size):
+        before = (code * weights)[max(0, index - len(lags)) : index][::-1]
+        code[index] = -1.0 if float(before @ covariance[: before.size]) > 0 else 1.0
+    return code
 
 
 def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:
-    """Return (false positives, true positives) over thresholds; the other side's scores are −s."""
+    """Return (false positives, true positives) over thresholds; the scores of the other sign are −s."""
     thresholds = np.quantile(np.concatenate([scores, -scores]), np.linspace(0, 1, points))
     ordered = np.sort(scores)
     true = 1 - np.searchsorted(ordered, thresholds, side="left") / scores.size
@@ -120,38 +213,39 @@ def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:
 def parametric_bounds(scores: Vector, level: float) -> tuple[float, float]:
     """Return (lower, upper) bounds on μ, each wrong with probability `level`, for scores that are N(μ/2·s, s²).
 
-    μ̂ = 2·mean/std has the standard error √((4 + μ²/2)/n); neither the amplitude nor the noise is taken for known.
+    μ̂ = 2·mean/std has the standard error √((4 + μ²/2)/n); neither the amplitude nor the noise is assumed to be known.
 
     >>> low, high = parametric_bounds(np.random.default_rng(0).normal(0.25, 1.0, 200_000), 0.01)
     >>> 0.48 < low < 0.5 < high < 0.52
     True
     """
     count = scores.size
-    if count < _FEWEST:
+    if count < _MIN_SCORES:
         return 0.0, math.inf
     spread = float(np.std(scores, ddof=1))
     if spread == 0.0:
         return math.inf, math.inf
     estimate = 2.0 * float(np.mean(scores)) / spread
     error = math.sqrt((4.0 + estimate**2 / 2.0) / count)
-    reach = -float(ndtri(level)) * error
-    return max(0.0, estimate - reach), max(0.0, estimate + reach)
+    margin = -float(ndtri(level)) * error
+    return max(0.0, estimate - margin), max(0.0, estimate + margin)
 
 
 def guessing_bound(scores: Vector, level: float) -> float:
-    """Return a lower bound on μ, wrong with probability `level`, whatever the distribution of the scores.
+    """Return a lower bound on μ, wrong with probability `level`, for any distribution of the scores.
 
-    No test of μ-Gaussian-DP guesses signs right more often than Φ(μ/2): p of Clopper-Pearson gives μ ≥ 2Φ⁻¹(p).
+    Under μ-Gaussian-DP a sign is guessed correctly with probability at most Φ(μ/2): the Clopper-Pearson bound p gives
+    μ ≥ 2Φ⁻¹(p).
     """
-    if scores.size < _FEWEST:
+    if scores.size < _MIN_SCORES:
         return 0.0
-    right = int(np.count_nonzero(scores > 0))
-    share = betaincinv(right, scores.size - right + 1, level) if right else 0.0
-    return max(0.0, 2.0 * float(ndtri(share)))
+    correct = int(np.count_nonzero(scores > 0))
+    rate = betaincinv(correct, scores.size - correct + 1, level) if correct else 0.0
+    return max(0.0, 2.0 * float(ndtri(rate)))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the ε of μ-Gaussian-DP at δ to ten digits, by another road than `airfed.privacy`.
+    """Return the ε of μ-Gaussian-DP at δ to ten digits, independently of `airfed.privacy`.
 
     >>> round(epsilon_of(0.5, 1e-5), 6)
     1.993091

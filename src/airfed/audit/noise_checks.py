@@ -1,18 +1,19 @@
-"""The noise alone: its size, its distribution, where it comes from, and whether any of it is used twice.
+"""Checks of the receiver's noise: its scale, distribution, independence and key, and that it is used only once.
 
-The noise is that of rounds in which one device sends zeros, drawn by the real round loop. Statistics are taken of the
-first 50 rounds; prefixes of all rounds are compared for repeated values. Each test is wrong
-with a probability of about 1e-9, so that a thousand audits of sound code raise no alarm.
+The real round loop draws the noise of rounds in which one device sends zeros. Statistics use the first 50 rounds;
+prefixes of all rounds are compared for repeated values. Each check has a false alarm rate of about 1e-9, shared by its
+tests (Bonferroni).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
+from scipy.special import betainc, betaincinv, gammainc, gammaincc, kolmogi, kolmogorov, ndtr, ndtri
 
 from airfed.audit.subject import Check, ScriptedEngine, Subject
 from airfed.problem import Fleet
@@ -24,42 +25,45 @@ Vector = NDArray[np.float64]
 
 LEVEL: Final = 1e-9
 _TOLERANCE: Final = 0.01  # of the standard deviation
-_BLOCKS: Final = 16  # parts of a round's noise that are looked at one by one: layers, workers
-_FEWEST_DIMENSION: Final = 4096
-_MOST_CORRELATED: Final = 16_384
-_MOST_ROUNDS: Final = 50  # of which statistics are taken
-_MOST_DRAWN, _MOST_KEPT = 20_000_000, 2_000_000  # values of all rounds together that are compared for repetition
-_FEWEST_DRAWN: Final = 64  # of one round
-_MOST_EQUAL: Final = 8  # among a million doubles two are equal by chance once in some thousand audits; nine are not
+_BLOCKS: Final = 16  # parts of a round's noise that are tested separately: layers, workers
+_MIN_DIMENSION: Final = 4096
+_MAX_CORRELATED: Final = 16_384
+_MAX_LAG: Final = 5  # rounds, entries and parts
+_MAX_ROUNDS: Final = 50  # for the statistics
+_MAX_DRAWN, _MAX_KEPT = 20_000_000, 2_000_000  # values of all rounds together that are compared for repetition
+_MIN_DRAWN: Final = 64  # of one round
+_MAX_EQUAL: Final = 8  # two of a million doubles are equal by chance in one of some thousand audits
 
 
 def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
-    """Return what is wrong with the receiver's noise, over at least `samples` values of it."""
+    """Return the checks of the receiver's noise, over at least `samples` values of it."""
     source, own, every = subject.noise(), subject.plan.problem.learning.dimension, subject.plan.rounds
     parts = len(_received(subject, source, 0, 1))
-    dimension = max(math.ceil(own / parts), _FEWEST_DIMENSION)
+    dimension = max(math.ceil(own / parts), _MIN_DIMENSION)
     samples = math.ceil(samples / parts)
-    rounds = min(_MOST_ROUNDS, every, max(4, math.ceil(samples / dimension)))
+    rounds = min(_MAX_ROUNDS, every, max(4, math.ceil(samples / dimension)))
     blocks = math.ceil(_BLOCKS / parts)  # of each part
     dimension = blocks * math.ceil(max(dimension, samples / rounds) / blocks)
-    seen = np.stack([_received(subject, source, index, dimension) for index in range(rounds)])
-    dimension = min(own, max(_FEWEST_DRAWN, _MOST_DRAWN // (parts * every)))
-    kept = max(1, _MOST_KEPT // (parts * every))
+    received = np.stack([_received(subject, source, index, dimension) for index in range(rounds)])
+    dimension = min(own, max(_MIN_DRAWN, _MAX_DRAWN // (parts * every)))
+    kept = max(1, _MAX_KEPT // (parts * every))
     prefixes = np.stack([_received(subject, source, index, dimension)[:, :kept] for index in range(every)])
-    drawn = seen.reshape(rounds, -1)
+    drawn = received.reshape(rounds, -1)
     return [
         _scale(drawn),
-        _law(drawn),
+        _distribution(drawn),
         _blocks(drawn, parts * blocks),
         _correlation(drawn, parts * blocks),
+        _autocorrelation(received),
         _distinct(drawn, prefixes),
+        *([_indicator(received)] if subject.plan.problem.learning.adaptive_clipping else []),
         _power(subject),
         _key(subject, source),
     ]
 
 
 class _Tap:
-    """A source of noise that remembers what it has drawn last."""
+    """A noise source that stores its last draw."""
 
     def __init__(self, source: NoiseSource) -> None:
         self.source, self.privacy, self.repeatable, self.drawn = source, source.privacy, source.repeatable, np.empty(0)
@@ -70,58 +74,74 @@ class _Tap:
 
 
 def _received(subject: Subject, source: NoiseSource, index: int, dimension: int) -> Vector:
-    """What the adversary sees of a round in which nobody sends anything, in units of the planned noise, (parts, d)."""
-    tap = _Tap(source)
+    """Return the adversary's view of a round of zero updates, in units of the planned noise, (parts, d)."""
+    tap, devices = _Tap(source), subject.plan.sequence[index].scheduled[:1]
+    indicated = subject.aircomp.at(index).indicator > 0  # one more entry, which a device always sends
+    zeros = np.zeros((1, max(1, dimension - indicated)), np.float32)
     try:
-        zeros = ScriptedEngine.of(subject.plan.sequence[index].scheduled[:1], np.zeros((1, dimension), np.float32))
-        (done,) = subject.train(zeros, tap, [index])
-        reception = done.reception
-    except NoiseFault:  # the round loop refuses this noise; the checks say what is wrong with it
-        reception = subject.airs.open_round(dimension, index).receive(tap.drawn)
-    return subject.seen(reception) / subject.plan.sequence.signal(index).noise_std
+        (done,) = subject.train(ScriptedEngine.of(devices, zeros), tap, [index])
+        seen = subject.seen(done.aggregate)
+        if indicated:
+            seen = seen - subject.quiet(subject.aircomp.at(index), devices, zeros)
+    except NoiseFault:  # the round loop refuses this noise; the checks report why
+        seen = subject.seen(subject.aircomp.open_round(zeros.size, index).receive(tap.drawn))
+    return seen[:, :dimension] / subject.plan.sequence.signal(index).noise_std
 
 
 def _scale(drawn: Vector) -> Check:
     ratio = math.sqrt(float(np.mean(np.square(drawn))))
     tolerance = max(_TOLERANCE, 6.5 / math.sqrt(2 * drawn.size))
-    finding = f"the noise's standard deviation is {ratio:.5f} σ per real dimension, over {drawn.size} values"
+    finding = f"standard deviation {ratio:.5f} σ of {drawn.size} values, threshold (1 ± {tolerance:.2g}) σ"
     passed = abs(ratio - 1) <= tolerance
     return Check.of("noise scale", passed, finding, ratio=ratio, samples=drawn.size, tolerance=tolerance)
 
 
-def _law(drawn: Vector) -> Check:
-    """Kolmogorov-Smirnov against N(0, σ²)."""
+def _distribution(drawn: Vector) -> Check:
+    """Return the Kolmogorov-Smirnov test against N(0, σ²)."""
     ordered = np.sort(drawn, axis=None)
     count = ordered.size
     expected = ndtr(ordered)
     steps = np.arange(count + 1) / count
     distance = float(max(np.max(steps[1:] - expected), np.max(expected - steps[:-1])))
     chance = float(kolmogorov(math.sqrt(count) * distance))
-    finding = f"Kolmogorov-Smirnov distance to N(0, σ²): {distance:.2e} (p = {chance:.2g})"
-    return Check.of("noise law", chance >= LEVEL, finding, distance=distance, p=chance)
+    threshold = float(kolmogi(LEVEL)) / math.sqrt(count)
+    finding = f"Kolmogorov-Smirnov distance to N(0, σ²) {distance:.2e}, threshold {threshold:.2e} (p = {chance:.2g})"
+    passed = chance >= LEVEL
+    return Check.of("noise distribution", passed, finding, distance=distance, threshold=threshold, p=chance)
 
 
 def _blocks(drawn: Vector, blocks: int) -> Check:
-    """The energy of each part of each round is σ² χ²."""
+    """Return whether the energy of each part of each round is σ² χ²."""
     parts = np.array_split(drawn, blocks, axis=1)
     energy = np.stack([np.sum(np.square(part), axis=1) for part in parts], axis=1)
     size = np.array([part.shape[1] for part in parts])
     chance = np.minimum(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2))
-    worst = float(chance.min())
+    worst, threshold = float(chance.min()), LEVEL / chance.size
     index, part = np.unravel_index(int(np.argmin(chance)), chance.shape)
     ratio = math.sqrt(float(energy[index, part] / size[part]))
+    tested = (
+        f"energy of {chance.size} parts of {drawn.shape[0]} rounds: smallest p {worst:.2g}, threshold {threshold:.2g}"
+    )
     return Check.of(
         "noise in every part",
-        worst >= LEVEL / chance.size,
-        f"{chance.size} parts of {drawn.shape[0]} rounds all carry noise of the right size",
-        f"part {part} of {blocks} of round {index} carries {ratio:.4f} of the noise it should",
-        **{"parts": int(chance.size), "p": worst},
+        worst >= threshold,
+        tested,
+        f"{tested}; part {part + 1} of {blocks} of round {index + 1} has a standard deviation of {ratio:.4f} σ",
+        **{"parts": int(chance.size), "p": worst, "threshold": threshold},
     )
 
 
+def _indicator(received: Vector) -> Check:
+    """Return whether the noise in the entry of the clipping indicator, the last, has the energy σ² χ²."""
+    size, energy = received[..., -1].size, float(np.sum(np.square(received[..., -1])))
+    chance = float(min(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2)))
+    finding = f"energy of {size} values in the indicator's entry: p {chance:.2g}, threshold {LEVEL:.2g}"
+    return Check.of("noise of the indicator", chance >= LEVEL, finding, values=size, p=chance, threshold=LEVEL)
+
+
 def _correlation(drawn: Vector, blocks: int) -> Check:
-    """The largest correlation between any two parts of any two rounds; for independent ones r² ~ Beta(½, (n−1)/2)."""
-    parts = drawn.reshape(len(drawn) * blocks, -1)[:, : _MOST_CORRELATED // blocks]
+    """Return the check of the largest correlation between two parts; if independent, r² ~ Beta(½, (n−1)/2)."""
+    parts = drawn.reshape(len(drawn) * blocks, -1)[:, : _MAX_CORRELATED // blocks]
     length = parts.shape[1]
     norms = np.linalg.norm(parts, axis=1)
     parts = parts / np.where(norms > 0, norms, 1.0)[:, None]
@@ -130,40 +150,83 @@ def _correlation(drawn: Vector, blocks: int) -> Check:
     largest = float(min(1.0, gram.max()))
     pairs = parts.shape[0] * (parts.shape[0] - 1) // 2
     chance = float(betainc((length - 1) / 2, 0.5, 1 - largest**2))
-    finding = f"the largest correlation among {parts.shape[0]} parts of rounds is {largest:.4f}"
-    return Check.of("noise correlation", chance >= LEVEL / pairs, finding, largest=largest, pairs=pairs, p=chance)
+    threshold = math.sqrt(1 - float(betaincinv((length - 1) / 2, 0.5, LEVEL / pairs)))
+    finding = f"largest correlation between {parts.shape[0]} parts of rounds {largest:.4f}, threshold {threshold:.4f}"
+    figures = {"largest": largest, "threshold": threshold, "pairs": pairs, "p": chance}
+    return Check.of("noise correlation", chance >= LEVEL / pairs, finding, **figures)
+
+
+def _autocorrelation(received: Vector) -> Check:
+    """Return the check of the correlations of all values, (I, parts, d), over lags in rounds, entries and parts.
+
+    Coloured noise hides less than white noise of the same variance. Each correlation is pooled over all values at one
+    lag; those of each pair of parts (antennas, real and imaginary) are tested as well. Over n pairs it is N(0, 1/n).
+    """
+    rounds, parts, size = received.shape
+    power = float(np.mean(np.square(received))) or 1.0
+    found, tests = [], 0  # (√n |r|, r, where)
+    farthest = min(_MAX_LAG, parts - 1)
+    for lag, shift in itertools.product(range(min(_MAX_LAG, rounds - 1) + 1), range(-_MAX_LAG, _MAX_LAG + 1)):
+        if lag == 0 and shift < 0:
+            continue  # the same pairs of values as in the other direction
+        first = received[: rounds - lag, :, max(0, -shift) : size - max(0, shift)]
+        then = received[lag:, :, max(0, shift) : size + min(0, shift)]
+        products = np.tensordot(first, then, axes=((0, 2), (0, 2))) / power
+        count = first.shape[0] * first.shape[2]
+        same = lag == shift == 0
+        where = f"{lag} rounds, {shift} entries"
+        for apart in range(1 if same else -farthest, farthest + 1):
+            pooled, total = count * (parts - abs(apart)), float(np.trace(products, apart))
+            found.append((abs(total) / math.sqrt(pooled), total / pooled, f"{where} and {apart} parts apart"))
+            tests += 1
+        if parts > 1:
+            pairs = np.triu(products, 1) if same else products
+            one, two = np.unravel_index(int(np.argmax(np.abs(pairs))), pairs.shape)
+            total = float(pairs[one, two])
+            found.append(
+                (abs(total) / math.sqrt(count), total / count, f"{where} apart, parts {one + 1} and {two + 1}")
+            )
+            tests += parts * (parts - 1) // 2 if same else parts**2
+    statistic, correlation, where = max(found)
+    threshold = -float(ndtri(LEVEL / (2 * tests)))
+    finding = (
+        f"most significant of {tests} correlations at lags up to {_MAX_LAG} {correlation:.5f} ({where}): "
+        f"{statistic:.2f} standard errors, threshold {threshold:.2f}"
+    )
+    figures = {"correlation": correlation, "statistic": statistic, "threshold": threshold, "tests": tests}
+    return Check.of("noise autocorrelation", statistic <= threshold, finding, **figures)
 
 
 def _distinct(drawn: Vector, prefixes: Vector) -> Check:
     equal = sum(values.size - np.unique(np.abs(values)).size for values in (drawn, prefixes))
     samples, rounds = drawn.size + prefixes.size, len(prefixes)
-    finding = f"{equal} of {samples} values of all {rounds} rounds occur twice"
-    return Check.of("noise used once", equal <= _MOST_EQUAL, finding, equal=equal, samples=samples, rounds=rounds)
+    finding = f"{equal} repeated values among {samples} of all {rounds} rounds, threshold {_MAX_EQUAL}"
+    return Check.of("noise used once", equal <= _MAX_EQUAL, finding, equal=equal, samples=samples, rounds=rounds)
 
 
 def _power(subject: Subject) -> Check:
-    """Whether the planned noise has no more power than the receiver's own and what devices transmit as noise.
+    """Return whether the planned noise has at most the power of the receiver's noise and the devices' artificial noise.
 
-    Devices transmit as noise what they transmit with an update of zeros. Noise that a server or a device adds to
-    numbers takes no power.
+    Artificial noise is the signal that devices transmit without a usable update. Noise that a server or a device adds
+    digitally needs no power.
     """
     plan, worst = subject.plan, 0.0
-    for index in range(1 if plan.constant else plan.rounds) if plan.method.radio else ():
-        air = subject.airs.at(index)
-        superposition = air.open_round(1)
-        superposition.add(air.scheduled, np.zeros((air.scheduled.size, 1)))
+    for index in range(1 if plan.constant else plan.rounds) if plan.method.analog else ():
+        aircomp = subject.aircomp.at(index)
+        superposition = aircomp.open_round(1)
+        superposition.add(aircomp.scheduled, np.full((aircomp.scheduled.size, 1), np.nan))
         transmitted = superposition.receive(np.zeros(superposition.noise_size)).energy
-        gain = plan.problem.fleet.gain_in(index)[air.scheduled]
+        gain = plan.problem.fleet.gain_in(index)[aircomp.scheduled]
         arriving = float(np.sum(np.square(gain) * transmitted)) / plan.problem.learning.dimension
         planned = plan.sequence.signal(index).noise_std ** 2
         worst = max(worst, planned / (plan.problem.link.noise_std**2 + arriving))
-    finding = f"the noise has at most {worst:.6f} of the power that receiver and devices give it"
-    finding = finding if plan.method.radio else "the noise is added to numbers and takes no power"
+    finding = f"planned noise power over that of receiver and devices {worst:.6f}, threshold 1"
+    finding = finding if plan.method.analog else "the noise is added digitally and needs no power"
     return Check.of("noise power", worst <= 1 + 1e-9, finding, largest=worst)
 
 
 def _key(subject: Subject, source: NoiseSource) -> Check:
-    """Whether a round's noise repeats exactly where it must, and never where anything has changed."""
+    """Return whether a round's noise repeats exactly for the same signal, and never for another."""
     scenario, fleet = subject.scenario, subject.plan.problem.fleet
     moved = signal_digests(scenario, Fleet(channel=fleet.channel * (1 + 2.0**-52), peak_power=fleet.peak_power))
     del moved["scenario"]
@@ -186,9 +249,9 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
     reused = [name for name, noise in changed.items() if np.any(noise == first)]
     if source.repeatable:
         right = source.privacy == "simulated" and np.array_equal(first, again)
-        kept = "a round's noise repeats exactly" if right else "a repeated round's noise is not the same"
+        state = "the noise of a repeated round is the same" if right else "the noise of a repeated round differs"
     else:
         right = source.privacy == "secure" and not np.any(first == again) and not vars(source)
-        kept = "the noise is fresh and nothing of it is kept" if right else "the secure noise repeats or is kept"
-    finding = f"{kept}; with another {', '.join(reused)} it is used again" if reused else kept
+        state = "the noise is fresh and not stored" if right else "the secure noise repeats or is stored"
+    finding = f"{state}; it is reused with another {', '.join(reused)}" if reused else state
     return Check.of("noise key", right and not reused, finding, reused=reused)

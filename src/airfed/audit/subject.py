@@ -1,7 +1,7 @@
-"""The object of an audit: a plan and its claims, the channel and the noise that must keep them, and a record if any.
+"""The subject of an audit: a plan and its privacy claims, the channel and the noise, and the record of a run if any.
 
-Everything that an adversary sees of a round comes out of the code that trains: the plan's own air, its own noise, the
-round loop and `Superposition.receive`. The audit has no formula for what a method transmits.
+The adversary's view of a round comes from the code that trains: the plan's AirComp, its noise, the round loop and
+`Superposition.receive`. The audit has no formula of its own for the transmitted signals.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.aircomp import Air, Airs, Reception, Superposition
+from airfed.aircomp import AirComp, AirCompRound, ReceivedAggregate, Superposition
 from airfed.learning.engine import Engine
 from airfed.planning import Plan
-from airfed.problem import Trust
+from airfed.problem import Adversary
 from airfed.scenario import Scenario
-from airfed.training.loop import Medium, Round, federated_averaging
+from airfed.training.loop import MultipleAccessChannel, Round, federated_averaging
 from airfed.training.noise import NoiseSource
 from airfed.training.run import Run
-from airfed.training.setup import airs_of, noise_source, signal_digests
+from airfed.training.setup import aircomp_of, noise_source, signal_digests
 
 Floats = NDArray[np.float64]
 
+_RTOL: Final = 1e-9
 _AT_ONCE: Final = 64  # devices whose received amplitudes are measured in one superposition
 
 Script = Callable[[NDArray[np.intp], int], Iterator[tuple[NDArray[np.intp], NDArray[Any]]]]
@@ -35,7 +36,7 @@ Script = Callable[[NDArray[np.intp], int], Iterator[tuple[NDArray[np.intp], NDAr
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that the audit looked at: whether it passed, the finding in one sentence, the figures behind it."""
+    """One check of an audit: whether it passed, the finding with its threshold, and the values behind it."""
 
     name: str
     passed: bool
@@ -44,163 +45,213 @@ class Check:
 
     @classmethod
     def of(cls, name: str, passed: bool, finding: str, otherwise: str = "", **figures: Any) -> Check:
-        """Return a check whose finding is `otherwise`, if given, where it failed."""
+        """Return a check; if it failed, its finding is `otherwise`, if given."""
         return cls(name=name, passed=passed, finding=finding if passed or not otherwise else otherwise, figures=figures)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """The object of an audit.
+    """The subject of an audit.
 
     Args:
-        scenario, plan, airs: the plan's μ and ε are the claims.
-        signal: digests of what shapes the signal, by name; the key of the noise.
-        run: the run's record, if it has run.
-        against: the adversary, where the receiver has several antennas; None: that of the claim.
+        scenario, plan, aircomp: the plan's μ and ε are the claims.
+        signal: digests of all inputs of the signal, by name; the key of the noise.
+        run: the record, if the plan was run.
+        against: the adversary of a receiver with several antennas; None: that of the claim.
 
     Raises:
-        ValueError: the method claims no privacy, so that there is nothing to audit.
+        ValueError: the method claims no privacy.
     """
 
     scenario: Scenario
     plan: Plan
-    airs: Airs
+    aircomp: AirComp
     signal: Mapping[str, str]
     run: Run | None = None
-    against: Trust | None = None
+    against: Adversary | None = None
 
     def __post_init__(self) -> None:
         if not self.plan.private:
-            raise ValueError(f"Expected a policy with an ε to audit; {self.plan.policy!r} is not private.")
+            raise ValueError(f"Policy {self.plan.policy!r} is not private, so there is no privacy claim to audit.")
 
     @classmethod
     def of(cls, scenario: Scenario) -> Subject:
-        """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
+        """Return the subject of a scenario: its plan and channel, without loading any data."""
+        scenario = scenario.chosen()
         problem = scenario.problem()
         plan = scenario.plan(problem)
         signal = signal_digests(scenario, problem.fleet)
-        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
+        return cls(scenario=scenario, plan=plan, aircomp=aircomp_of(scenario, plan), signal=signal)
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:
-        """Return the subject that a run makes: its noise and plan, or the scenario's where that was tampered with."""
+        """Return the subject of a run: its noise and plan; if plan.json was changed, the plan of the scenario."""
         scenario, manifest = run.scenario, run.manifest
         try:
             plan = run.plan
         except ValueError:
             plan = scenario.plan(scenario.problem(dimension=run.figures["dimension"]))
-        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=manifest["signal"], run=run)
+        return cls(scenario=scenario, plan=plan, aircomp=aircomp_of(scenario, plan), signal=manifest["signal"], run=run)
 
     @property
-    def adversary(self) -> Trust:
-        """The adversary."""
-        return self.against or self.plan.problem.link.trust
+    def adversary(self) -> Adversary:
+        """The adversary that attacks."""
+        return self.against or self.plan.problem.link.adversary
 
     @property
     def sensitivity(self) -> float:
-        """2 where neighbours replace a device's data, 1 where they add or remove a device."""
-        return 2.0 if self.plan.problem.budget.relation == "replace" else 1.0
+        """The sensitivity in units of ϖ: 2 with replace-one adjacency, 1 with add/remove adjacency."""
+        return 2.0 if self.plan.problem.budget.adjacency == "replace_one" else 1.0
 
     def noise_std_in(self, index: int) -> float:
-        """Return the standard deviation, per entry, of the noise in which the adversary sees a device in round i."""
+        """Return the standard deviation, per entry, of the noise on a device's signal in round i."""
         signal = self.plan.sequence.signal(index)
-        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.separate else 1)  # equal shares
+        if self.plan.method.analog and self.plan.problem.link.noise_std_lower is not None:
+            return signal.privacy_noise_std  # as weak as the claim allows
+        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.orthogonal else 1)  # equal parts
 
-    def seen(self, reception: Reception) -> Floats:
-        """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (Ac, d)."""
-        if self.adversary == "combiner":
-            return reception.received[None, :]
-        return reception.parts.reshape(-1, reception.received.size)
+    def seen(self, aggregate: ReceivedAggregate) -> Floats:
+        """Return the adversary's view of a round: the combined signal, (1, d), or every antenna's, (Ac, d)."""
+        if self.adversary == "combined":
+            return aggregate.received[None, :]
+        return aggregate.parts.reshape(-1, aggregate.received.size)
 
-    def responses(self, air: Air) -> Floats:
-        """Return how the adversary sees an update of norm ϖ of each scheduled device, without noise, (|K|, 1 or Ac).
+    def matched_filters(self, aircomp: AirCompRound) -> Floats:
+        """Return the matched filter of each scheduled device, (|K|, 1 or Ac): the noiseless view of norm-ϖ updates.
 
-        The 2-norm of a row is the device's received amplitude, the row itself its matched filter.
+        The 2-norm of a row is the device's received amplitude.
         """
         found = []
-        for first in range(0, air.scheduled.size, _AT_ONCE):
-            devices = air.scheduled[first : first + _AT_ONCE]
-            superposition = air.open_round(devices.size)
-            superposition.add(devices, air.clip_norm * np.eye(devices.size))
-            found.append(self.seen(superposition.receive(np.zeros(superposition.noise_size))).T)
+        for first in range(0, aircomp.scheduled.size, _AT_ONCE):
+            devices = aircomp.scheduled[first : first + _AT_ONCE]
+            view = self.quiet(aircomp, devices, aircomp.clip_norm * np.eye(devices.size))
+            found.append(view[:, : devices.size].T)
         return np.concatenate(found)
+
+    def quiet(self, aircomp: AirCompRound, devices: NDArray[np.intp], updates: NDArray[Any]) -> Floats:
+        """Return the adversary's view of given updates without noise."""
+        superposition = aircomp.open_round(updates.shape[1])
+        superposition.add(devices, updates)
+        return self.seen(superposition.receive(np.zeros(superposition.noise_size)))
+
+    def sensitivities(self, aircomp: AirCompRound) -> Floats:
+        """Return the largest measured change of the adversary's view by each scheduled device, (|K|,)."""
+        if not aircomp.indicator:
+            return np.asarray(self.sensitivity * np.linalg.norm(self.matched_filters(aircomp), axis=1))
+        found = []
+        for device in aircomp.scheduled:  # one by one, because they share the entry of the indicator
+            views = [self.quiet(aircomp, np.array([device]), update) for update in flipping(aircomp)]
+            if self.sensitivity == 2:
+                views = [views[0] - views[1]]
+            found.append(max(float(np.linalg.norm(view)) for view in views))
+        return np.array(found)
+
+    def measured(self, index: int) -> Floats:
+        """Return the measured μ of each device scheduled in round i over the plan's claim for it, (|K_i|,)."""
+        mus = self.sensitivities(self.aircomp.at(index)) / self.noise_std_in(index)
+        return np.asarray(mus / self.plan.sequence.device_mus(index))
 
     @cached_property
     def exposure(self) -> tuple[Floats, Floats]:
-        """The measured μ of each round's most exposed device, (I,), and of each device over all rounds, (N,)."""
-        plan = self.plan
-        most, total = np.empty(plan.rounds), np.zeros(plan.problem.fleet.num_devices)
+        """The largest ratio of measured to claimed μ in each round, (I,), and the measured μ in total, (N,)."""
+        plan, sequence = self.plan, self.plan.sequence
+        largest, total = np.empty(plan.rounds), np.zeros(plan.problem.fleet.num_devices)
         for index in range(1 if plan.constant else plan.rounds):
-            air = self.airs.at(index)
-            mus = self.sensitivity * np.linalg.norm(self.responses(air), axis=1) / self.noise_std_in(index)
-            most[index] = mus.max()
-            total[air.scheduled] += np.square(mus)
+            ratio = self.measured(index)
+            largest[index] = ratio.max()
+            total[self.aircomp.at(index).scheduled] += np.square(ratio * sequence.device_mus(index))
         if plan.constant:
-            most[:], total = most[0], plan.rounds * total
-        return most, np.sqrt(total)
+            largest[:], total = largest[0], plan.rounds * total
+        return largest, np.sqrt(total)
 
     @cached_property
-    def victim(self) -> int:
-        """The device of which the adversary sees most over the training."""
-        return int(np.argmax(self.exposure[1]))
+    def target_device(self) -> int:
+        """The device that is attacked: the most exposed one, or that furthest above its own claim, if one is."""
+        total, claimed = self.exposure[1], self.plan.device_mu
+        ratio = np.divide(total, claimed, out=np.zeros(total.shape), where=claimed > 0)
+        return int(np.argmax(ratio if ratio.max() > 1 + _RTOL else total))
+
+    def claimed(self, index: int, device: int) -> float:
+        """Return the μ that the plan claims for a device scheduled in round i."""
+        entry = self.plan.sequence[index]
+        return float(entry.device_mu[np.searchsorted(entry.scheduled, device)])
 
     @cached_property
-    def sends(self) -> NDArray[np.intp]:
-        """The rounds in which the victim transmits."""
-        return self.plan.amplitudes.sends(self.victim)
+    def target_rounds(self) -> NDArray[np.intp]:
+        """The rounds in which the target device transmits."""
+        return self.plan.amplitudes.rounds_of(self.target_device)
 
     def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
-        """Return the noise of the run itself (0), or of a repetition under another seed, or with parts `changed`."""
+        """Return the noise source of the run (0), of a repetition with another seed, or with digests `changed`."""
         signal = {**self.signal, **(changed or {})}
         if repetition:
             signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
         return noise_source(self.scenario, signal)
 
     def train(
-        self, engine: Engine, noise: NoiseSource, rounds: Iterable[int], medium: Medium | None = None
+        self,
+        engine: Engine,
+        noise: NoiseSource,
+        rounds: Iterable[int],
+        channel: MultipleAccessChannel | None = None,
+        *,
+        adapt: bool = False,
     ) -> Iterator[Round]:
-        """Yield the given rounds, trained by the real round loop from a model of zeros; `medium` replaces the air."""
-        parameters, air = np.zeros(engine.dimension, np.float32), medium or self.airs
+        """Yield the given rounds of the real round loop, from a model of zeros; `channel` replaces the AirComp.
+
+        With `adapt` ϖ follows the indicators from round to round; otherwise every round has the first ϖ.
+        """
+        parameters, aircomp, norm = np.zeros(engine.dimension, np.float32), channel or self.aircomp, None
         for index in rounds:
-            done = next(federated_averaging(self.plan, air, engine, noise, parameters=parameters, first_round=index))
-            parameters = done.parameters
+            training = federated_averaging(
+                self.plan, aircomp, engine, noise, parameters=parameters, clip_norm=norm, first_round=index
+            )
+            done = next(training)
+            parameters, norm = done.parameters, done.next_clip_norm if adapt else None
             yield done
 
 
+def flipping(aircomp: AirCompRound) -> tuple[Floats, Floats]:
+    """Return two updates of one entry that differ most and flip the clipping indicator: ϖ, and −2ϖ, clipped."""
+    return np.array([[aircomp.clip_norm]]), np.array([[-2.0 * aircomp.clip_norm]])
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Crowd:
-    """The air of a plan with `count` copies of one device in the place of all others: as many trials in one round."""
+class DeviceCopies:
+    """The AirComp of a plan in which `count` copies of one device replace all devices: as many trials per round."""
 
     subject: Subject
     device: int
     count: int
 
-    def at(self, index: int) -> Air:
-        """Return the air of round i, in which the device must be scheduled."""
-        air = self.subject.airs.at(index)
-        copies = np.repeat(air.slots(np.array([self.device])), self.count)
+    def at(self, index: int, clip_norm: float | None = None) -> AirCompRound:
+        """Return round i, in which the device must be scheduled."""
+        aircomp = self.subject.aircomp.at(index, clip_norm)
+        copies = np.repeat(aircomp.slots(np.array([self.device])), self.count)
         names = ("transmit_amplitude", "coefficient", "arrival", "transmit_phase", "constant_power")
-        return replace(air, scheduled=np.arange(self.count), **{name: getattr(air, name)[copies] for name in names})
+        return replace(
+            aircomp, scheduled=np.arange(self.count), **{name: getattr(aircomp, name)[copies] for name in names}
+        )
 
-    def open_round(self, dimension: int, index: int) -> Superposition:
+    def open_round(self, dimension: int, index: int, clip_norm: float | None = None) -> Superposition:
         """Return an empty superposition of round i."""
-        share = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
-        return _Seen(self.at(index), dimension, share)
+        scale = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
+        return _ScaledNoise(self.at(index, clip_norm), dimension, scale)
 
 
-class _Seen(Superposition):
-    """A superposition in which a device is seen in a share of the noise: that of its own upload."""
+class _ScaledNoise(Superposition):
+    """A superposition that scales the noise to that of one device's own upload."""
 
-    def __init__(self, air: Air, dimension: int, share: float) -> None:
-        super().__init__(air, dimension)
-        self.share = share
+    def __init__(self, aircomp: AirCompRound, dimension: int, scale: float) -> None:
+        super().__init__(aircomp, dimension)
+        self.scale = scale
 
-    def receive(self, noise: Floats) -> Reception:
-        return super().receive(self.share * noise)
+    def receive(self, noise: Floats) -> ReceivedAggregate:
+        return super().receive(self.scale * noise)
 
 
 class ScriptedEngine:
-    """Sends what an adversary wants, whatever the model is; devices without an update stay inactive."""
+    """An engine that sends scripted updates for any model; devices without an update are missing."""
 
     name = "scripted"
 
@@ -215,7 +266,7 @@ class ScriptedEngine:
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
-        """Yield what the script says."""
+        """Yield the updates of the script."""
         return self._script(devices, round_index)
 
     def evaluate(

@@ -1,4 +1,4 @@
-"""Methods of other papers, one file each: amplitudes, noise, limits. `docs/rivals.md` has the sources."""
+"""Baselines: methods of other papers, one file each. `docs/baselines.md` has the sources."""
 
 from airfed.baselines.artificial_noise import ArtificialNoise
 from airfed.baselines.cotaf import Cotaf
@@ -6,6 +6,7 @@ from airfed.baselines.digital import Digital
 from airfed.baselines.dp_fedavg import DPFedAvg
 from airfed.baselines.fedavg import FedAvg
 from airfed.baselines.liu_simeone import liu_simeone
+from airfed.baselines.secure_aggregation import SecureAggregation
 from airfed.baselines.threshold_power import ThresholdPower
 from airfed.baselines.truncated_inversion import TruncatedInversion, truncated_inversion
 
@@ -15,6 +16,7 @@ __all__ = [
     "DPFedAvg",
     "Digital",
     "FedAvg",
+    "SecureAggregation",
     "ThresholdPower",
     "TruncatedInversion",
     "liu_simeone",

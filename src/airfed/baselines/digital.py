@@ -1,4 +1,4 @@
-"""Orthogonal digital uploads with local differential privacy. `docs/rivals.md` has the source."""
+"""Orthogonal digital uploads with local differential privacy. `docs/baselines.md` has the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airfed.planning.limits import Binding, Devices, Floats
 from airfed.planning.method import Method, Signal, received
 from airfed.problem import InfeasibleError, Problem
 
-_LOADED: Final = 6.0  # standard deviations of a device's own noise that a digital quantiser covers
+_LOADED: Final = 6.0  # standard deviations of the device's noise within the range of the quantiser
 
 
 @final
@@ -22,50 +22,43 @@ _LOADED: Final = 6.0  # standard deviations of a device's own noise that a digit
 class Digital(Method):
     """Orthogonal digital uploads, one device at a time (TDMA) or in its own band (OFDMA).
 
-    A device sends g_k + N(0, (2ϖ/μ)²) in b bits an entry: local privacy, whoever receives it. The quantiser covers
-    ±(ϖ + 6 standard deviations) in 2^b − 1 steps Δ, with subtractive dither: an error of variance Δ²/12 that does not
-    depend on the update. The sum of all that noise is drawn once, as one Gaussian.
-    Latency, by Shannon: b·d/log₂(1 + Q_k|h_k|²/(2dσ²)) symbols for device k, which
-    sends with the watts of an over-the-air upload, Q_k = min(P_k, p), in as many symbols as it takes; p spends P_tot/I
-    in a round. With OFDMA each has 1/m of the band, and m times the power density.
+    A device sends g_k + N(0, (2ϖ/μ)²) with b bits per entry: local differential privacy. The quantiser covers ±(ϖ + 6
+    standard deviations) in 2^b − 1 steps Δ, with subtractive dither: an error of variance Δ²/12, independent of the
+    update. The sum of this noise is drawn as one Gaussian. At Shannon capacity device k takes
+    b·d/log₂(1 + Q_k|h_k|²/(2dσ²)) symbols with the power Q_k = min(P_k, p), where p spends P_tot/I per round. With
+    OFDMA each device has 1/m of the band, and m times the power density.
 
-    Every upload is received on its own, so that an absent one is visible: replace-one adjacency only.
+    Every upload is received on its own, so that an absent device is visible: replace-one adjacency only.
     """
 
     name: ClassVar[str] = "digital"
-    title: ClassVar[str] = "Digital uploads, each with noise that its device adds."
-    radio: ClassVar[bool] = False
+    title: ClassVar[str] = "Orthogonal digital uploads; each device adds noise (local DP)."
+    analog: ClassVar[bool] = False
     bits: int = 8  # b
     access: Literal["tdma", "ofdma"] = "tdma"
 
     def __post_init__(self) -> None:
         _validate.positive_integer(bits=self.bits)
         if self.bits > 64:
-            raise ValueError(f"Expected bits={self.bits} <= 64.")
+            raise ValueError(f"bits must be at most 64, got {self.bits}.")
         _validate.one_of(("tdma", "ofdma"), access=self.access)
 
     def require_claim(self, problem: Problem) -> None:
-        """Raise with add-remove adjacency; see `Method.require_claim`."""
-        if problem.budget.relation == "add_remove":
+        """Raise for add-remove adjacency; see `Method.require_claim`."""
+        if problem.budget.adjacency == "add_remove":
             raise InfeasibleError(
                 "No plan fits: with orthogonal uploads an absent device is visible, so that no ε holds for add-remove "
-                'adjacency (use relation = "replace").'
+                'adjacency (use adjacency = "replace_one").'
             )
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
-        """Return the largest θ that privacy allows; power only takes time."""
+        """Return the largest θ under privacy; power only determines the air time."""
         limits.require_reachable(problem, devices)
-        return {"privacy": float(limits.privacy_limits(problem, np.array([rounds]))[0])}
+        return {"privacy": float(limits.privacy_limits(problem, np.array([rounds]), analog=False)[0])}
 
     def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
-        """Return how many symbols all uploads of a round take."""
-        gain, dimension = problem.fleet.gain[devices], problem.learning.dimension
-        power = levelled(problem.fleet.peak_power[devices], problem.budget.total_power / rounds)
-        with np.errstate(divide="ignore"):
-            snr = power * np.square(gain) / (2.0 * dimension * problem.link.noise_std**2)
-            shared = devices.size if self.access == "ofdma" else 1
-            symbols = shared * self.bits * dimension / (np.log1p(shared * snr) / math.log(2.0))
-        return float(symbols.max() if self.access == "ofdma" else symbols.sum())
+        """Return the number of symbols of one round."""
+        return upload_symbols(problem, devices, rounds, bits=self.bits, access=self.access)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""
@@ -73,23 +66,35 @@ class Digital(Method):
         rounding = (float(np.max(amplitude)) + _LOADED * sigma) / (2.0**self.bits - 1.0)
         power = levelled(peak_power, problem.budget.total_power / rounds)
         noise_std = math.sqrt(gain.size * (sigma**2 + rounding**2 / 3.0))
-        return received(problem, amplitude, constant_power=power, noise_std=noise_std, separate=True)
+        noise = {"noise_std": noise_std, "privacy_noise_std": sigma}
+        return received(problem, amplitude, constant_power=power, orthogonal=True, **noise)
+
+
+def upload_symbols(problem: Problem, devices: Devices, rounds: int, *, bits: int, access: str) -> float:
+    """Return the symbols of one round in which each device sends `bits` per entry at Shannon capacity."""
+    gain, dimension = problem.fleet.gain[devices], problem.learning.dimension
+    power = levelled(problem.fleet.peak_power[devices], problem.budget.total_power / rounds)
+    with np.errstate(divide="ignore"):
+        snr = power * np.square(gain) / (2.0 * dimension * problem.link.noise_std**2)
+        shared = devices.size if access == "ofdma" else 1
+        symbols = shared * bits * dimension / (np.log1p(shared * snr) / math.log(2.0))
+    return float(symbols.max() if access == "ofdma" else symbols.sum())
 
 
 def levelled(peak_power: Floats, budget: float, needed: Floats | float = 0.0) -> Floats:
-    """Return min(P_k, max(p, needed_k)), with the largest p at which they sum to the budget at most."""
+    """Return min(P_k, max(p, needed_k)), with the largest p whose sum is within the budget."""
     if float(np.sum(peak_power)) <= budget:
         return np.array(peak_power)
     least = np.minimum(peak_power, needed)
-    # the sum is piecewise linear in p: one more device rises from each `least` on, one fewer from each peak on
+    # the sum is piecewise linear in p: its slope grows by one at each `least` and falls by one at each peak
     edges = np.concatenate((np.broadcast_to(least, peak_power.shape), peak_power))
     order = np.argsort(edges, kind="stable")
     edges, slope = edges[order], np.cumsum(np.where(order < peak_power.size, 1, -1))
     spent = np.sum(least) + np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(edges))))
-    place = int(np.searchsorted(spent, budget, side="right")) - 1
-    if place < 0:  # what is needed is more already
+    index = int(np.searchsorted(spent, budget, side="right")) - 1
+    if index < 0:  # `needed` exceeds the budget
         return np.asarray(least)
-    if not slope[place]:  # the budget is the sum of the peak powers but for rounding
+    if not slope[index]:  # the budget is the sum of the peak powers up to rounding
         return np.array(peak_power)
-    level = (edges[place] + (budget - spent[place]) / slope[place]) * (1 - 1e-14)
+    level = (edges[index] + (budget - spent[index]) / slope[index]) * (1 - 1e-14)
     return np.asarray(np.clip(level, least, peak_power))

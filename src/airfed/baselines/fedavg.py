@@ -1,4 +1,4 @@
-"""FedAvg: the exact mean, the ceiling of every private method. `docs/rivals.md` has the source."""
+"""FedAvg: the exact mean, the upper reference of the benchmark. `docs/baselines.md` has the source."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from airfed.problem import Problem
 @final
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
-    """FedAvg (McMahan et al.): the exact mean of updates that are not clipped, no radio, no privacy, the ceiling.
+    """FedAvg (McMahan et al.): the exact mean of the unclipped updates, without channel or privacy.
 
-    So that its ε is a number, noise of 2·10⁻⁹ϖ remains, far below the resolution of the model.
+    Noise of 2·10⁻⁹ϖ remains, so that ε is finite; it is far below the resolution of the model.
     """
 
     name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "The exact mean of updates that are not clipped: no radio, no noise."
+    title: ClassVar[str] = "The exact mean of the unclipped updates; no radio, no noise."
     private: ClassVar[bool] = False
-    radio: ClassVar[bool] = False
+    analog: ClassVar[bool] = False
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
-        """Return σ as "privacy": any θ does, and it must have a unit."""
+        """Return σ under the name "privacy"; θ is arbitrary."""
         return {"privacy": problem.link.noise_std}
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""
         rest = problem.budget.sensitivity * float(np.max(amplitude)) / NOT_PRIVATE_MU
-        return received(problem, amplitude, noise_std=rest, hidden_by=rest, guard=UNCLIPPED)
+        return received(problem, amplitude, noise_std=rest, privacy_noise_std=rest, clip_factor=UNCLIPPED)

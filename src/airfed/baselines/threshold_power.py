@@ -1,4 +1,4 @@
-"""Threshold power control: weak devices transmit at their peak power. `docs/rivals.md` has the source."""
+"""Threshold power control: weak devices transmit at their peak power. `docs/baselines.md` has the source."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from airfed.problem import InfeasibleError, Problem
 @final
 @dataclass(frozen=True, kw_only=True)
 class ThresholdPower(Method):
-    """Threshold power control (Cao, Zhu, Xu, Cui): weak devices transmit at full power and arrive weaker.
+    """Threshold power control (Cao, Zhu, Xu, Cui): weak devices transmit at peak power, with a smaller amplitude.
 
     a_k = min(θ, |h_k|√P_k), θ = min(√η, c), √η = min_j (dσ² + Σ_{k≤j} A_k²)/Σ_{k≤j} A_k, weakest first.
-    A_k = min(|h_k|√P_k, c), and c is the most that privacy and the total power allow to any device: the least mean
-    squared error of the sum, for independent updates of norm ϖ.
+    A_k = min(|h_k|√P_k, c), where c is the largest amplitude under privacy and the total power. This minimises the
+    mean squared error of the sum for independent updates of norm ϖ.
 
-    Deviations: in print the receiver divides by |K|√η. Where noise is strong, that shrinks every step towards 0, by a
-    factor that a larger learning rate would undo; here D = Σ a_k, a weighted mean.
+    Deviations: the printed receiver divides by |K|√η, which scales every step down in strong noise; here D = Σ a_k, a
+    weighted mean.
     """
 
     name: ClassVar[str] = "threshold_power"
-    title: ClassVar[str] = "Devices that cannot arrive with θ transmit at full power, and count less."
+    title: ClassVar[str] = "Devices that cannot reach θ transmit at peak power and get a smaller weight."
 
     def schedule(self, problem: Problem) -> Devices:
-        """Return all devices that can be reached at all."""
+        """Return all reachable devices."""
         devices = np.flatnonzero(problem.fleet.gain > 0)
         if not devices.size:
             raise InfeasibleError("No plan fits: every gain is 0 (peak_power).")
@@ -43,33 +43,27 @@ class ThresholdPower(Method):
         return np.minimum(theta, problem.fleet.reach[devices])
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
-        """Return the largest θ that each limit allows; for the peak powers, the one of least error."""
+        """Return the largest θ under each limit; for the peak powers the θ of least error."""
         reach = problem.fleet.reach[devices]
         privacy = float(limits.privacy_limits(problem, np.array([rounds]), devices)[0])
         total = _largest_within(problem, devices, problem.budget.total_power / rounds)
         if not min(privacy, total) > 0:
-            raise InfeasibleError(f"No plan fits: the limits leave no signal at all ({self.name}).")
+            raise InfeasibleError(f"No plan fits: the limits allow no signal ({self.name}).")
         least_error = _denoising_factor(np.minimum(reach, min(privacy, total)), problem)
         return {"privacy": privacy, "peak_power": min(least_error, float(reach.max())), "total_power": total}
 
 
 def _denoising_factor(amplitude: Floats, problem: Problem) -> float:
-    """√η of least error, which minimises Σ(min(√η, A_k)/√η − 1)²/d + σ²/η over η."""
+    """Return √η of least error, the minimiser of Σ(min(√η, A_k)/√η − 1)²/d + σ²/η over η."""
     noise = problem.learning.dimension * problem.link.noise_std**2
     ascending = np.sort(amplitude)
     return float(np.min((noise + np.cumsum(np.square(ascending))) / np.cumsum(ascending)))
 
 
 def _largest_within(problem: Problem, devices: Devices, budget: float) -> float:
-    """The largest θ at which Σ min(θ²/|h_k|², P_k) is within the watts of a round."""
+    """Return the largest θ for which Σ min(θ²/|h_k|², P_k) is within the budget of a round."""
     gain, peak = problem.fleet.gain[devices], problem.fleet.peak_power[devices]
     square = np.square(gain)
     if float(np.sum(peak)) <= budget:
-        return float(np.sqrt(np.max(square * peak)))  # more would change nothing
-    order = np.argsort(square * peak, kind="stable")  # θ² at which each saturates
-    reach, cost, full = (square * peak)[order], (1.0 / square)[order], np.cumsum(peak[order])
-    rest = np.cumsum(cost[::-1])[::-1]  # Σ 1/|h|² over those not yet saturated
-    before = np.concatenate(([0.0], full[:-1]))
-    spent = before + reach * rest  # where the next one saturates
-    place = int(np.argmax(spent > budget))
-    return math.sqrt((budget - before[place]) / rest[place]) * (1 - 1e-12)
+        return float(np.sqrt(np.max(square * peak)))  # all devices are at peak power
+    return math.sqrt(limits.water_level(square * peak, 1.0 / square, peak, budget)) * (1 - 1e-12)

@@ -1,6 +1,16 @@
-"""Channel gains |h_k|: models (one class each, `MODELS`), how they change, what the devices do not know of them."""
+"""Channel gains |h_k|: channel models (one class each, `MODELS`), fading processes, path loss, traces, CSI error."""
 
-from airfed.channel.model import MODELS, ChannelModel, Fading, Fixed, Rayleigh, Rician, State, Uniform, true_channel
+from airfed.channel.model import (
+    MODELS,
+    ChannelModel,
+    Fading,
+    FadingState,
+    Fixed,
+    Rayleigh,
+    Rician,
+    Uniform,
+    true_channel,
+)
 from airfed.channel.path_loss import Cell, PathLoss
 from airfed.channel.traces import FromFile
 
@@ -9,12 +19,12 @@ __all__ = [
     "Cell",
     "ChannelModel",
     "Fading",
+    "FadingState",
     "Fixed",
     "FromFile",
     "PathLoss",
     "Rayleigh",
     "Rician",
-    "State",
     "Uniform",
     "true_channel",
 ]

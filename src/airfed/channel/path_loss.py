@@ -1,7 +1,7 @@
-"""Devices at distances from a receiver: path loss in dB by named laws, the cells that have it, and thermal noise.
+"""Path loss models in dB, channel models of a cell, and thermal noise.
 
 Distances d are in metres along the ground, frequencies f in hertz, heights h_b (receiver) and h_m (device) in metres
-above the ground. Every law is a pure function; outside the range that its docstring gives it is an extrapolation.
+above the ground. Every path loss model is a pure function; outside the range in its docstring it extrapolates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import model_validator
 
 from airfed.antennas import Floats
-from airfed.channel.model import Fading, State
+from airfed.channel.model import Fading, FadingState
 from airfed.keys import Control, Decibels, Hertz, Key, Metres, NonNegative, Positive, Spread
 
 Range = tuple[float, float]
@@ -23,11 +23,11 @@ Range = tuple[float, float]
 BOLTZMANN: Final = 1.380649e-23
 """k [J/K], exact in the SI."""
 NOISE_TEMPERATURE: Final = 290.0
-"""T₀ [K], to which noise figures refer: kT₀ is −173.975 dBm/Hz."""
+"""T₀ [K], the reference of noise figures: kT₀ is −173.975 dBm/Hz."""
 
 LIGHT: Final = 299_792_458.0
 """Speed of light [m/s]."""
-_ROUND_LIGHT: Final = 3.0e8  # as TR 38.901 has it in its break points
+_ROUND_LIGHT: Final = 3.0e8  # in the break points of TR 38.901
 
 
 def free_space(distance: Floats, *, frequency: float) -> Floats:
@@ -42,7 +42,7 @@ def free_space(distance: Floats, *, frequency: float) -> Floats:
 
 
 def log_distance(distance: Floats, *, frequency: float, exponent: float, close_in: float) -> Floats:
-    """Return L = 20·lg(4πd₀f/c) + 10·n·lg(d/d₀): free space up to d₀, then power that falls as d^(−n).
+    """Return L = 20·lg(4πd₀f/c) + 10·n·lg(d/d₀): free space up to d₀, then power decays as d^(−n).
 
     With d₀ = c/(4πf) it is (4πdf/c)^n. Range: d ≥ d₀. Source: T. S. Rappaport, Wireless Communications, 2nd ed. (2002),
     sec. 4.9.1.
@@ -73,8 +73,8 @@ def uma_los(distance: Floats, *, frequency: float, base_height: float, device_he
     d_B = 4(h_b − 1)(h_m − 1)f/c (there f in Hz), and beyond it
     L = 28 + 40·lg D + 20·lg f − 9·lg(d_B² + (h_b − h_m)²).
 
-    Range: f = 0.5-100 GHz, d = 10 m-5 km, h_b = 25 m, h_m = 1.5-13 m (of higher devices TR 38.901 draws the effective
-    height of the surroundings, here 1 m). Its shadowing is 4 dB. Source: 3GPP TR 38.901, table 7.4.1-1.
+    Range: f = 0.5-100 GHz, d = 10 m-5 km, h_b = 25 m, h_m = 1.5-13 m (for higher devices TR 38.901 draws the effective
+    environment height, here 1 m). Its shadowing is 4 dB. Source: 3GPP TR 38.901, table 7.4.1-1.
     """
     return _dual_slope(distance, frequency, base_height, device_height, start=28.0, near=22.0)
 
@@ -114,14 +114,14 @@ def umi_nlos(distance: Floats, *, frequency: float, base_height: float, device_h
 
 
 def break_point(*, frequency: float, base_height: float, device_height: float) -> float:
-    """Return d_B = 4(h_b − 1)(h_m − 1)f/c [m], from where TR 38.901 lets power fall as distance to the minus four."""
+    """Return d_B = 4(h_b − 1)(h_m − 1)f/c [m], beyond which power decays as d^(−4) in TR 38.901."""
     return 4.0 * (base_height - 1.0) * (device_height - 1.0) * frequency / _ROUND_LIGHT
 
 
 def _dual_slope(
     distance: Floats, frequency: float, base_height: float, device_height: float, *, start: float, near: float
 ) -> Floats:
-    """Both slopes of TR 38.901 with a line of sight: the factor (40 − near)/2 makes them meet at the break point."""
+    """Return the dual-slope loss of TR 38.901 with a line of sight; (40 − near)/2 makes it continuous."""
     space = np.log10(np.hypot(distance, base_height - device_height))
     edge = break_point(frequency=frequency, base_height=base_height, device_height=device_height)
     kink = 0.5 * (40.0 - near) * np.log10(edge**2 + (base_height - device_height) ** 2)
@@ -130,12 +130,12 @@ def _dual_slope(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law:
-    """A law by name: its function, and the ranges of keys that it was fitted for."""
+class PathLossModel:
+    """A path loss model: its function, and the ranges of keys for which it was fitted."""
 
     loss: Callable[..., Floats]
-    base_height: float | None = None  # of the receiver by default [m]; None: the law depends on no heights
-    lowest: float = 0.0  # heights must be above this [m]
+    base_height: float | None = None  # default, of the receiver [m]; None: independent of heights
+    lowest: float = 0.0  # heights must exceed this [m]
     ranges: dict[str, Range] = field(default_factory=dict)
 
 
@@ -146,32 +146,34 @@ def _fitted(frequency: Range, distance: Range, base: Range, device: Range) -> di
 
 _UMA: Final = _fitted((0.5e9, 100e9), (10.0, 5e3), (25.0, 25.0), (1.5, 13.0))
 _UMI: Final = _fitted((0.5e9, 100e9), (10.0, 5e3), (10.0, 10.0), (1.5, 22.5))
-LAWS: Final[dict[str, Law]] = {
-    "free_space": Law(loss=free_space),
-    "log_distance": Law(loss=log_distance),
-    "cost231_hata": Law(
+PATH_LOSS_MODELS: Final[dict[str, PathLossModel]] = {
+    "free_space": PathLossModel(loss=free_space),
+    "log_distance": PathLossModel(loss=log_distance),
+    "cost231_hata": PathLossModel(
         loss=cost231_hata, base_height=30.0, ranges=_fitted((1.5e9, 2e9), (1e3, 20e3), (30.0, 200.0), (1.0, 10.0))
     ),
-    "uma_los": Law(loss=uma_los, base_height=25.0, lowest=1.0, ranges=_UMA),
-    "uma_nlos": Law(loss=uma_nlos, base_height=25.0, lowest=1.0, ranges=_UMA),
-    "umi_los": Law(loss=umi_los, base_height=10.0, lowest=1.0, ranges=_UMI),
-    "umi_nlos": Law(loss=umi_nlos, base_height=10.0, lowest=1.0, ranges=_UMI),
+    "uma_los": PathLossModel(loss=uma_los, base_height=25.0, lowest=1.0, ranges=_UMA),
+    "uma_nlos": PathLossModel(loss=uma_nlos, base_height=25.0, lowest=1.0, ranges=_UMA),
+    "umi_los": PathLossModel(loss=umi_los, base_height=10.0, lowest=1.0, ranges=_UMI),
+    "umi_nlos": PathLossModel(loss=umi_nlos, base_height=10.0, lowest=1.0, ranges=_UMI),
 }
-"""Every law by its name in scenarios."""
+"""Path loss model by its name in scenarios."""
 
 _Radius = Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
 _LossExponent = Annotated[
     Positive,
-    Key("received power falls as distance to the minus this", "α"),
+    Key("path loss exponent: received power decays as distance^(-α)", "α"),
     Control("Path loss exponent", 1.5, 5.0, "linear"),
 ]
 _Shadowing = Annotated[
-    Spread, Key("standard deviation of the shadowing", unit="dB"), Control("Shadowing", 0.0, 12.0, "linear", start=4.0)
+    Spread,
+    Key("standard deviation of log-normal shadowing per device", unit="dB"),
+    Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
 ]
 
 
 class Cell(Fading):
-    """Devices uniform in a disc around the receiver: path loss, log-normal shadowing and Rayleigh fading.
+    """Devices uniformly distributed in a disc around the receiver: path loss, log-normal shadowing, Rayleigh fading.
 
     The gain is scale · (r / reference_distance)^(−α/2) · 10^(X/20) · Rayleigh(rms 1), X ~ N(0, shadowing_db²).
     """
@@ -182,7 +184,7 @@ class Cell(Fading):
     shadowing_db: _Shadowing = 0.0
     reference_distance: Annotated[
         Metres,
-        Key("where the mean gain is `scale`; nobody is closer", unit="m"),
+        Key("distance at which the rms gain is scale; no device is closer", unit="m"),
         Control("Reference distance", 1.0, 500.0, start=50.0),
     ] = 1.0
     scale: Annotated[
@@ -194,51 +196,55 @@ class Cell(Fading):
     @model_validator(mode="after")
     def _check_distances(self) -> Self:
         if self.reference_distance > self.radius:
-            raise ValueError(f"Expected reference_distance={self.reference_distance!r} <= radius={self.radius!r}.")
+            raise ValueError(
+                f"channel.reference_distance must be at most channel.radius={self.radius!r} (in metres), "
+                f"got {self.reference_distance!r}."
+            )
         return self
 
-    def start(self, num_devices: int, rng: np.random.Generator) -> State:
-        """Return gains of devices dropped uniformly over the disc's area, outside the reference distance."""
-        distance, shadow = _dropped(num_devices, self.reference_distance, self.radius, self.shadowing_db, rng)
+    def initial_state(self, num_devices: int, rng: np.random.Generator) -> FadingState:
+        """Return gains of devices dropped uniformly over the disc, outside the reference distance."""
+        distance, shadowing = _drop_devices(num_devices, self.reference_distance, self.radius, self.shadowing_db, rng)
         path = (distance / self.reference_distance) ** (-0.5 * self.path_loss_exponent)
-        return State(steady=self.scale * path, own=shadow, small=rng.rayleigh(np.sqrt(0.5), num_devices))
+        small_scale = rng.rayleigh(np.sqrt(0.5), num_devices)
+        return FadingState(path_gain=self.scale * path, shadowing=shadowing, small_scale=small_scale)
 
 
-def _dropped(
+def _drop_devices(
     num_devices: int, nearest: float, farthest: float, shadowing_db: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Return distances of devices dropped uniformly over the area between two radii, and each one's shadowing."""
+    """Return distances of devices dropped uniformly over the ring between two radii, and their shadowing."""
     distance = farthest * np.sqrt(rng.uniform((nearest / farthest) ** 2, 1.0, num_devices))
     return distance, 10.0 ** (rng.normal(0.0, shadowing_db, num_devices) / 20.0)
 
 
-_LARGEST_LOSS: Final = 1000.0  # beyond it a gain is no moderate number
+_LARGEST_LOSS: Final = 1000.0  # dB
 
 
 class PathLoss(Fading):
-    """Devices uniform in a disc between two radii: a named law of path loss, log-normal shadowing, Rician fading.
+    """Devices uniformly distributed in a ring: a path loss model, log-normal shadowing, Rician fading.
 
-    The gain is 10^((antenna_gain − L(r) + X)/20) · Rician(rms 1), L in dB of the law, X ~ N(0, shadowing_db²): what
-    arrives of a watt is |h|² watts. The laws, with their formulas, ranges and sources, are in
-    `airfed.channel.path_loss`; a key outside the range that a law was fitted for is refused unless `extrapolate`.
+    The gain is 10^((antenna_gain − L(r) + X)/20) · Rician(rms 1), with the path loss L in dB and X ~ N(0,
+    shadowing_db²): of each transmitted watt, |h|² watts are received. `airfed.channel.path_loss` documents formula,
+    range and source of each path loss model.
     """
 
     model: Literal["path_loss"] = "path_loss"
-    loss: Annotated[
+    path_loss_model: Annotated[
         Literal["free_space", "log_distance", "cost231_hata", "uma_los", "uma_nlos", "umi_los", "umi_nlos"],
         Key(
-            "law of the path loss",
+            "path loss model",
             choices={
                 "free_space": "free space",
                 "log_distance": "path_loss_exponent, close_in_distance",
                 "cost231_hata": "COST-231-Hata",
-                "uma_los": "3GPP urban macro, line of sight",
-                "uma_nlos": "3GPP urban macro, none",
-                "umi_los": "3GPP urban micro, line of sight",
-                "umi_nlos": "3GPP urban micro, none",
+                "uma_los": "3GPP urban macro, LOS",
+                "uma_nlos": "3GPP urban macro, NLOS",
+                "umi_los": "3GPP urban micro, LOS",
+                "umi_nlos": "3GPP urban micro, NLOS",
             },
         ),
-        Control("Law of the path loss"),
+        Control("Path loss model"),
     ] = "free_space"
     frequency: Annotated[
         Hertz,
@@ -248,89 +254,95 @@ class PathLoss(Fading):
     radius: _Radius
     inner_radius: Annotated[
         Metres,
-        Key("nobody is closer to the receiver, along the ground", unit="m"),
+        Key("smallest distance of a device from the receiver, along the ground", unit="m"),
         Control("Inner radius", 1.0, 1000.0, start=10.0),
     ] = 10.0
     path_loss_exponent: _LossExponent = 3.0
     close_in_distance: Annotated[
         Metres,
-        Key("of the log-distance law: up to here it is free space", "d₀", "m", note="at most inner_radius"),
+        Key(
+            "close-in distance of the log-distance model: free space up to here", "d₀", "m", note="at most inner_radius"
+        ),
         Control("Close-in distance", 0.01, 100.0),
     ] = 1.0
     base_height: Annotated[
         Metres | None,
-        Key("height of the receiver's antenna", "h_b", "m", note="30 (COST-231-Hata), 25 (UMa), 10 (UMi) unless told"),
+        Key("height of the receiver's antenna", "h_b", "m", note="default: 30 (COST-231-Hata), 25 (UMa), 10 (UMi)"),
     ] = None
     device_height: Annotated[
         Metres, Key("height of the devices' antennas", "h_m", "m"), Control("Height of the devices", 1.0, 22.5)
     ] = 1.5
     antenna_gain: Annotated[
         Decibels,
-        Key("gain of both antennas together", unit="dB", note='also "5 dB"; 0 for isotropic ones'),
+        Key("sum of the antenna gains of device and receiver", unit="dB", note='also "5 dB"; 0 for isotropic antennas'),
         Control("Antenna gain", 0.0, 30.0, "linear"),
     ] = 0.0
     shadowing_db: _Shadowing = 0.0
     k_factor: Annotated[
         NonNegative,
-        Key("power of the direct path over that of the scattered ones", "K"),
-        Control("Line of sight over scatter", 0.0, 20.0, "linear", start=0.0),
+        Key("power ratio of the direct path to the scattered paths (Rician K-factor)", "K"),
+        Control("Rician K-factor", 0.0, 20.0, "linear", start=0.0),
     ] = 0.0
     extrapolate: Annotated[
         bool,
         Key(
-            "compute a law outside the range that it was fitted for, too", choices={True: "computed", False: "refused"}
+            "accept values outside the range for which the path loss model was fitted",
+            choices={True: "accepted", False: "refused"},
         ),
-        Control("Outside a law's range"),
+        Control("Outside the fitted range"),
     ] = False
 
     def decibels(self, distance: Floats) -> Floats:
-        """Return the path loss at a distance along the ground, in dB, less the gain of the antennas."""
-        law = LAWS[self.loss]
+        """Return the path loss minus the antenna gain, in dB, at a distance along the ground."""
+        curve = PATH_LOSS_MODELS[self.path_loss_model]
         own: dict[str, float] = {}
-        if law.base_height is not None:
-            own = {"base_height": self.base_height or law.base_height, "device_height": self.device_height}
-        elif self.loss == "log_distance":
+        if curve.base_height is not None:
+            own = {"base_height": self.base_height or curve.base_height, "device_height": self.device_height}
+        elif self.path_loss_model == "log_distance":
             own = {"exponent": self.path_loss_exponent, "close_in": self.close_in_distance}
-        return law.loss(distance, frequency=self.frequency, **own) - self.antenna_gain
+        return curve.loss(distance, frequency=self.frequency, **own) - self.antenna_gain
 
-    def start(self, num_devices: int, rng: np.random.Generator) -> State:
-        """Return gains of devices dropped uniformly over the area between the radii."""
-        distance, shadow = _dropped(num_devices, self.inner_radius, self.radius, self.shadowing_db, rng)
-        placed = State(steady=10.0 ** (-self.decibels(distance) / 20.0), own=shadow, small=np.ones(num_devices))
-        return self.renewed(placed, (num_devices,), rng, 0.0)
+    def initial_state(self, num_devices: int, rng: np.random.Generator) -> FadingState:
+        """Return gains of devices dropped uniformly over the ring between the radii."""
+        distance, shadowing = _drop_devices(num_devices, self.inner_radius, self.radius, self.shadowing_db, rng)
+        path_gain = 10.0 ** (-self.decibels(distance) / 20.0)
+        large_scale = FadingState(path_gain=path_gain, shadowing=shadowing, small_scale=np.ones(num_devices))
+        return self.next_block(large_scale, (num_devices,), rng, 0.0)
 
     @model_validator(mode="after")
-    def _check_places(self) -> Self:
+    def _check_ranges(self) -> Self:
         if self.inner_radius > self.radius:
             raise ValueError(
-                f"Expected channel.inner_radius={self.inner_radius!r} <= channel.radius={self.radius!r} (in metres)."
+                f"channel.inner_radius must be at most channel.radius={self.radius!r} (in metres), "
+                f"got {self.inner_radius!r}."
             )
-        if self.loss == "log_distance" and self.close_in_distance > self.inner_radius:
+        if self.path_loss_model == "log_distance" and self.close_in_distance > self.inner_radius:
             raise ValueError(
-                f"Expected channel.close_in_distance={self.close_in_distance!r} <= "
-                f"channel.inner_radius={self.inner_radius!r} (in metres)."
+                f"channel.close_in_distance must be at most channel.inner_radius={self.inner_radius!r} (in metres), "
+                f"got {self.close_in_distance!r}."
             )
-        law = LAWS[self.loss]
-        for key, (low, high) in () if self.extrapolate else law.ranges.items():
+        curve, chosen = PATH_LOSS_MODELS[self.path_loss_model], f"channel.path_loss_model = {self.path_loss_model!r}"
+        for key, (low, high) in () if self.extrapolate else curve.ranges.items():
             if (value := getattr(self, key)) is not None and not low <= value <= high:
                 raise ValueError(
-                    f"Expected {low:g} <= channel.{key}={value:g} <= {high:g} with channel.loss = {self.loss!r}, "
-                    "the range that it was fitted for (extrapolate = true computes it all the same)."
+                    f"channel.{key} must be between {low:g} and {high:g} with {chosen}, the range for which it was "
+                    f"fitted, got {value:g}. Set channel.extrapolate = true to use it outside this range."
                 )
-        if law.base_height is None and self.base_height is not None:
+        if curve.base_height is None and self.base_height is not None:
+            raise ValueError(f"channel.base_height must not be set with {chosen}, which does not depend on heights.")
+        if (
+            curve.base_height is not None
+            and min(self.base_height or curve.base_height, self.device_height) <= curve.lowest
+        ):
             raise ValueError(
-                f"Expected no channel.base_height with channel.loss = {self.loss!r}: it depends on no heights."
+                f"channel.base_height and channel.device_height must be greater than {curve.lowest:g} m with {chosen}."
             )
-        if law.base_height is not None and min(self.base_height or law.base_height, self.device_height) <= law.lowest:
-            raise ValueError(
-                f"Expected heights > {law.lowest:g} m with channel.loss = {self.loss!r}: its formula needs it."
-            )
-        with np.errstate(all="ignore"):  # what is endless is named here
+        with np.errstate(all="ignore"):  # the message names an infinite loss
             nearest, farthest = self.decibels(np.array([self.inner_radius, self.radius]))
         if not 0 <= nearest <= farthest <= _LARGEST_LOSS:
             raise ValueError(
-                f"Expected a path loss of 0 to {_LARGEST_LOSS:g} dB between channel.inner_radius={self.inner_radius:g} "
-                f"and channel.radius={self.radius:g} m, got {nearest:.4g} to {farthest:.4g} dB."
+                f"The path loss from channel.inner_radius={self.inner_radius:g} to channel.radius={self.radius:g} m "
+                f"must be between 0 and {_LARGEST_LOSS:g} dB, got {nearest:.4g} to {farthest:.4g} dB."
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The commands, which are imported when they are called, and what becomes of their errors.
+"""The commands, each imported when it is called, and the handling of their errors.
 
 Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 5 another process of the run or its
 host was lost, 130/143 stopped by a signal.
@@ -19,46 +19,49 @@ from airfed import _extras
 
 _CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs", "threadpoolctl")
 HELP: Final = {
-    "plan": "Plan which devices transmit, how strongly and in how many rounds; no training.",
-    "compare": "Show the policies side by side on one channel draw, with the distance of each to the optimum.\n\n"
-    "Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of "
-    "them the same ε in total, by default what full participation spends.",
-    "new": "Write a commented scenario to start from: a small one, or the world of a known paper.",
-    "run": "Plan, train over the air, meter and record.",
-    "data": "Get and verify data sets.",
+    "plan": "Plan which devices transmit, how strongly and in how many rounds; train nothing.",
+    "compare": "Compare the policies on one channel draw: bound, expected accuracy, power and ε.\n\n"
+    "If the budget is per round, policies with more rounds spend more in total. A second table then plans all of them "
+    "for the same ε in total, by default the total of full participation.",
+    "new": "Write a commented scenario to start from: a small one, or a published paper's (--preset).",
+    "run": "Plan, train over the air, meter the power and record the run.",
+    "data": "Download and verify data sets.",
     "report": "Write one self-contained HTML page about one or several runs.",
-    "ledger": "Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered "
-    "with.",
-    "audit": "Try to break the privacy claim; exits with 4 if that succeeds.",
-    "sweep": "Run every point of an experiment, in parallel; skip what is done, resume what was interrupted.",
-    "league": "Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank "
-    "them.",
-    "figures": "Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it.",
-    "calibrate": "Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model.",
-    "measure": "Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are "
-    "chosen by.",
-    "explore": "Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it.",
+    "ledger": "Print and verify a run's privacy ledger; exit code 4 if the ledger or a file it names was changed.",
+    "audit": "Attack the privacy claim; exit code 4 if an attack succeeds.",
+    "sweep": "Run every point of an experiment in parallel; skip finished points, resume interrupted ones.",
+    "benchmark": "Train every method that applies to a scenario, with the same seeds and budgets, and rank them.\n\n"
+    "If the budget is per round, one total for all methods replaces it, because methods with more rounds would "
+    "otherwise spend more in total.",
+    "frontier": "Map the plan's expected accuracy over ε and total power, and the highest of any linear method.",
+    "figures": "Train the missing runs of the paper's figures; write NAME.png, NAME.pdf and their numbers, NAME.csv.",
+    "calibrate": "Estimate the constants ζ, ϱ and G of the bounds, and the norms of updates, from data and model.",
+    "pilot": "Train pilot runs on proxy data and write an accuracy surrogate: the accuracy to expect for a number of "
+    "rounds, a clipping norm and a noise level.",
+    "explore": "Open the planner as a web page on this machine; Ctrl-C stops it.",
 }
+_USAGE: Final = {"figures": "[NAME...]", "explore": "[FILE]"}  # arguments that may be left out
 _MODULES: Final = {
-    **{"compare": "plan", "new": "plan", "ledger": "account", "audit": "account"},
-    **{"league": "sweep", "figures": "sweep", "calibrate": "measure"},
+    **{"compare": "plan", "new": "plan", "audit": "ledger"},
+    **{"benchmark": "sweep", "frontier": "sweep", "figures": "sweep", "calibrate": "pilot"},
 }
 
 app = App(
     name="airfed",
     version=lambda: airfed.__version__,
     help="Plan, train, account and audit over-the-air federated averaging under power and privacy budgets. "
-    "`airfed --version --verbose` tells what is installed, for a report of a bug.",
-    suppress_keyboard_interrupt=False,  # `main` says what became of it
+    "`airfed --version --verbose` lists the installed packages, for a bug report.",
+    suppress_keyboard_interrupt=False,  # `main` reports it
 )
 for _name, _help in HELP.items():  # each is a function, or an app, in the module of its name or of that in _MODULES
-    app.command(f"airfed.cli.{_MODULES.get(_name, _name)}:{_name}", name=_name, help=_help)
+    _usage = {"usage": f"Usage: airfed {_name} [OPTIONS] {_USAGE[_name]}"} if _name in _USAGE else {}
+    app.command(f"airfed.cli.{_MODULES.get(_name, _name)}:{_name}", name=_name, help=_help, **_usage)
 
 
 def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None) -> int:
     """Run the command line and return its exit code; `ready` is called before a command runs.
 
-    A user's mistake is one sentence on standard error; set AIRFED_DEBUG=1 for the traceback.
+    A user's mistake prints one sentence to standard error; AIRFED_DEBUG=1 shows the traceback.
     """
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
@@ -74,11 +77,11 @@ def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] 
     except CycloptsError as error:
         text = " ".join(str(error).split())
         if isinstance(error, UnusedCliTokensError):
-            text = f"Expected no more arguments, got {' '.join(error.unused_tokens or ())}."
+            text = f"Unexpected arguments: {' '.join(error.unused_tokens or ())}."
         chain = " ".join(error.command_chain or ())
         where = f"airfed {chain} --help lists its options" if chain else "airfed --help lists the commands"
         return _fail(2, f"{text} ({where})")
-    except BrokenPipeError:  # the reader, say `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
@@ -90,18 +93,18 @@ def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] 
             raise
         return _fail(2, str(error))
     except MemoryError:
-        return _fail(2, "Expected a problem that fits into memory; this one does not.")
+        return _fail(2, "The problem does not fit into memory.")
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0
 
 
 def _open_streams() -> None:
-    """Make sure that there is somewhere to print to, and that no terminal's alphabet ends a command."""
+    """Open closed streams, and escape characters that the terminal cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+        if stream is None:  # closed by the parent process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
@@ -114,7 +117,7 @@ def _fail(code: int, message: str) -> int:
 
 
 def _environment() -> str:
-    """The versions of airfed, of Python and of every package that counts, and which extras are complete."""
+    """Return the versions of airfed, Python and the packages it uses, and which extras are complete."""
     import platform
     from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""airfed data: get and verify data sets."""
+"""airfed data: download and verify data sets."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ data = App(name="data")
 
 @data.command
 def fetch(
-    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="Which data set.")],
+    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="The data set.")],
     /,
     *,
-    source: Annotated[Path | None, Parameter(help="A folder that holds its files already.")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="Where to keep it (default: $AIRFED_DATA or the cache).")] = None,
+    source: Annotated[Path | None, Parameter(help="A folder that already contains the files.")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="Where to store it (default: $AIRFED_DATA or the cache).")] = None,
     json: Json = False,
 ) -> int:
-    """Get a data set, verify its checksums and keep it."""
+    """Download a data set, verify its checksums and store it."""
     from airfed.learning.published import fetch as get
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
@@ -31,7 +31,7 @@ def fetch(
     bars: dict[str, Any] = {}
 
     def report(what: str, done: int, total: int | None) -> None:
-        progress.start()  # not before: a mistake is one sentence and no empty bar
+        progress.start()  # only now, so that an error prints no empty bar
         if what not in bars:
             bars[what] = progress.add_task(what, total=total)
         progress.update(bars[what], completed=done, total=total)

@@ -1,4 +1,4 @@
-"""airfed explore: the planner as a live page."""
+"""airfed explore: the planner as a web page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from airfed.explorer import design
 
 
 def explore(
-    file: Annotated[
-        Path | None, Parameter(help="A scenario to start from; the template of airfed new otherwise.")
-    ] = None,
+    file: Annotated[Path | None, Parameter(help="The scenario to start from (default: that of airfed new).")] = None,
     /,
     *,
-    port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.", converter=whole_number)] = 8080,
-    host: Annotated[str, Parameter(help="Listen elsewhere than on this machine.")] = "127.0.0.1",
-    runs: Annotated[Path, Parameter(help="The folder of run directories to show.")] = Path("runs"),
+    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.", converter=whole_number)] = 8080,
+    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
+    runs: Annotated[Path, Parameter(help="A folder of run directories to show.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
 ) -> None:
     start = design.Design() if file is None else design.from_scenario(scenario.load(file))

@@ -1,11 +1,11 @@
-"""airfed plan, compare and new: no training, and no torch unless the model is your own."""
+"""airfed plan, compare and new: no training, and torch only for a model of the user's own."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,57 +16,61 @@ from airfed.planning import Plan
 from airfed.planning.limits import amplified
 from airfed.planning.policy import Sensitivities, sensitivities
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, ScenarioError, template, worlds
+from airfed.scenario import Scenario, ScenarioError, presets, template
 from airfed.text import output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 
 
+def flag(text: str, **options: Any) -> Parameter:
+    """Return the parameter of an option that takes no value."""
+    return Parameter(help=text, negative="", show_default=False, **options)
+
+
 def _one_kind(given: ArgumentCollection) -> None:
-    """Raise where JSON and a format of tables are asked for at once."""
+    """Raise if both --json and --format are given."""
     if len(given.filter_by(value_set=True)) > 1:
-        raise ValueError("Expected --json or --format, not both.")
+        raise ValueError("--json and --format exclude each other.")
 
 
 OUTPUT: Final = Group("Output", validator=_one_kind)
-Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=OUTPUT)]
+Json = Annotated[bool, flag("Print JSON instead of text.", group=OUTPUT)]
 TableFormat = Annotated[
-    output.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
+    output.Format | None,
+    Parameter(help="Print only the tables, in this format; messages go to stderr.", group=OUTPUT),
 ]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
-    """Return an argument as a whole number: no "3.5", and nothing endless."""
+    """Return an argument as a whole number; refuse "3.5" and overlong texts."""
     text = tokens[0].value
     if re.fullmatch(r"[-+]?[0-9]+", text) is None or len(text) > _MOST_DIGITS:
         shown = repr(text) if len(text) <= _MOST_DIGITS else f"{len(text)} characters"
-        raise ValueError(f"expected a whole number, got {shown}.")
+        raise ValueError(f"must be a whole number, got {shown}.")
     return int(text)
 
 
 _MOST_DIGITS: Final = 1000
 Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
-_MOST_LISTED: Final = 1_000_000  # devices of all rounds together that are listed in JSON
-_MOST_UNEQUAL: Final = 1000  # devices of different limits: their plans take longer to find
-Policy = Annotated[
-    str | None, Parameter(help=f"The policy: {', '.join(policies.EVERY)}, or your own as module:callable.")
-]
+_MOST_LISTED: Final = 1_000_000  # devices, summed over the rounds, that JSON lists
+_MOST_UNEQUAL: Final = 1000  # devices of different limits, whose plans take longer to find
+Policy = Annotated[str | None, Parameter(help=f"Policy: {', '.join(policies.EVERY)}, or your own as module:callable.")]
 Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
 
 def read(file: Path, **changes: Any) -> Scenario:
-    """Return the scenario of a file with the command line's changes applied (those that were given)."""
+    """Return the scenario of a file with the options of the command line applied."""
     given = {key.replace("__", "."): value for key, value in changes.items() if value is not None}
     loaded = scenario.load(file)
     return loaded.override(given) if given else loaded
 
 
 def check_new(out: Path) -> None:
-    """Raise where a file exists already, or cannot be written, before the work that it takes."""
+    """Raise if a file exists or cannot be written, before any work is done."""
     if out.exists():
-        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+        raise ScenarioError(f"{out} exists and is not overwritten. Choose another file.")
     if not out.parent.is_dir():
-        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+        raise ScenarioError(f"Cannot write {out}: the folder {out.parent} does not exist.")
 
 
 def plan(
@@ -78,22 +82,24 @@ def plan(
     seed: Seed = None,
     json: Json = False,
     format: TableFormat = None,
-    plot: Annotated[Path | None, Parameter(help="Draw the decision (png, pdf, svg).")] = None,
+    plot: Annotated[Path | None, Parameter(help="Draw the plan to this file (png, pdf, svg).")] = None,
 ) -> int:
-    world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    found = world.plan()
+    loaded = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    found = loaded.plan()
     if plot is not None:
         from airfed.plotting import figure
 
-        figure.save(figure.plan_figure(found, response=world.response), plot)
+        figure.save(figure.plan_figure(found, surrogate=loaded.surrogate), plot)
     if json:
-        output.print_json({"scenario": world.name, **_values(found)})
+        output.print_json({"scenario": loaded.name, **_values(found)})
         return 0
     console = output.make_console(format)
-    tables.print_plan(console, world.name, found)
+    tables.print_plan(console, loaded.name, found)
+    if missing := _no_accuracy(loaded, [found], file):
+        console.print(f"\n{missing}", markup=False)
     if found.constant:
         console.print("")
-        tables.print_sensitivities(console, found, _sensitivities(world, found))
+        tables.print_sensitivities(console, found, _sensitivities(loaded, found))
     if plot is not None:
         console.print(f"\ndrawn: {plot}", markup=False)
     return 0
@@ -107,41 +113,52 @@ def compare(
     seed: Seed = None,
     json: Json = False,
     format: TableFormat = None,
-    plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
-    rivals: Annotated[
-        bool, Parameter(help="Show the methods of other papers, too (docs/rivals.md).", negative="")
-    ] = False,
+    plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds to this file (png, pdf, svg).")] = None,
+    baselines: Annotated[bool, flag("Include baselines: methods of other papers (docs/baselines.md).")] = False,
     total: Annotated[
-        float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
+        float | None, Parameter(help="Total ε of the second table (default: the total ε of full participation).")
     ] = None,
 ) -> int:
-    world = read(file, policy__rounds=rounds, seed=seed)
+    loaded = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
-        raise ValueError(f"Expected --total={total:g} to be a number > 0.")
-    plans, failures = world.compare(baselines=rivals)
+        raise ValueError(f"--total must be a number > 0, got {total:g}.")
+    plans, failures = loaded.compare(baselines=baselines)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
-    equal = _equal_total(world, plans, total, baselines=rivals)
+    equal = _equal_total(loaded, plans, total, baselines=baselines)
     if plot is not None:
         from airfed.plotting import figure
 
         figure.save(figure.comparison_figure(plans), plot)
     if json:
-        found = {"scenario": world.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
+        found = {"scenario": loaded.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
         if equal is not None:
             epsilon, plans, failures = equal
             found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
         output.print_json(found)
         return 0
     console = output.make_console(format)
-    tables.print_comparison(console, world.name, plans, failures)
+    tables.print_comparison(console, loaded.name, plans, failures)
+    if missing := _no_accuracy(loaded, plans.values(), file):
+        console.print(missing, markup=False)
     if equal is not None:
-        tables.print_equal_total(console, *equal)
+        source = "from --total" if total is not None else f"the total of policy {_reference(plans)} above"
+        tables.print_equal_total(console, *equal, source=source)
     return 0
 
 
+def _no_accuracy(loaded: Scenario, plans: Iterable[Plan], file: Path) -> str:
+    """Return why no plan has an expected accuracy, and the command that would give one; "" if one has it."""
+    if loaded.learning.synthetic or any(plan.prediction or not plan.private for plan in plans):
+        return ""
+    why = "The plan is outside the range of the accuracy surrogate"
+    if loaded.surrogate is None:
+        why = "No accuracy surrogate fits this training and its images per device"
+    return f"{why}, so no accuracy is expected. {loaded.pilot_hint(shlex.quote(str(file)))}"
+
+
 def _values(found: Plan) -> dict[str, Any]:
-    """The plan as plain values; where rounds differ, each lists its devices (unless too many) and its ε."""
+    """Return the plan as plain values; where rounds differ, with the ε and (unless too many) the devices of each."""
     values = found.to_dict()
     if "sequence" not in values:
         return values
@@ -159,28 +176,33 @@ def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
 
 
 def _equal_total(
-    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None, *, baselines: bool
+    loaded: Scenario, plans: Mapping[str, Plan], epsilon: float | None, *, baselines: bool
 ) -> tuple[float, dict[str, Plan], dict[str, str]] | None:
-    """The policies planned for one ε in total; None where the budget is a total already."""
+    """Return the policies planned for one ε in total; None where the budget is a total already."""
     if epsilon is None:
-        epsilon = plans.get("full", plans["optimal"]).epsilon_total * (1 + 1e-9)  # so that this very plan still fits
-        if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
+        epsilon = plans[_reference(plans)].epsilon_total * (1 + 1e-9)  # so that the same plan still fits
+        if loaded.budget.scope == "total" or not 0 < epsilon < math.inf:  # not a valid budget
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = world.override(budget).compare(baselines=baselines)
+    found, failures = loaded.override(budget).compare(baselines=baselines)
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures
 
 
+def _reference(plans: Mapping[str, Plan]) -> str:
+    """Return the policy whose ε in total all policies get."""
+    return "full" if "full" in plans else "optimal"
+
+
 def new(
-    file: Annotated[Path, Parameter(help="Where to write it; an existing file is never overwritten.")],
+    file: Annotated[Path, Parameter(help="The file to write; an existing file is never overwritten.")],
     /,
     *,
-    like: Annotated[str | None, Parameter(help=f"A known paper's world: {', '.join(worlds.NAMES)}.")] = None,
+    preset: Annotated[str | None, Parameter(help=f"A published paper's scenario: {', '.join(presets.NAMES)}.")] = None,
     json: Json = False,
 ) -> int:
-    text = template.SCENARIO if like is None else worlds.world(like)
+    text = template.SCENARIO if preset is None else presets.preset(preset)
     check_new(file)
     with file.open("x", encoding="utf-8") as stream:
         stream.write(text)
@@ -192,17 +214,17 @@ def new(
     return 0
 
 
-def _sensitivities(world: Scenario, found: Plan) -> Sensitivities | None:
-    """What more budget buys under the scenario's policy; None where four more plans take too long, or there is none."""
+def _sensitivities(loaded: Scenario, found: Plan) -> Sensitivities | None:
+    """Return what more budget buys; None where four more plans take too long or do not exist."""
     problem = found.problem
     if problem.fleet.num_devices > _MOST_UNEQUAL and (not problem.fleet.equal_peak_power or amplified(problem)):
         return None
     try:
-        return sensitivities(problem, world.plan)
-    except ValueError:  # twice the budget is out of range, or a policy has no plan there
+        return sensitivities(problem, loaded.plan)
+    except ValueError:  # the doubled budget is out of range, or the policy has no plan for it
         return None
 
 
-def with_policy(world: Scenario, name: str | None) -> Scenario:
-    """The scenario under another policy, if one is named."""
-    return world if name is None else world.vary({"policy.name": name})
+def with_policy(loaded: Scenario, name: str | None) -> Scenario:
+    """Return the scenario with the named policy, if one is given."""
+    return loaded if name is None else loaded.vary({"policy.name": name})

@@ -1,4 +1,4 @@
-"""airfed report: records of runs -> one HTML page."""
+"""airfed report: one HTML page about one or several runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airfed.text.phrases import count
 
 def report(
     directories: Annotated[
-        list[Path], Parameter(help="Run directories, or a folder such as a sweep's with runs below it.", negative="")
+        list[Path], Parameter(help="Run directories, or folders that contain some, such as a sweep's.", negative="")
     ],
     /,
     *,
@@ -24,18 +24,18 @@ def report(
 ) -> int:
     from airfed.report import ReportError, read_run, write_report
 
-    runs, passed_over = [], []
+    runs, skipped = [], []
     for directory in dict.fromkeys(run for given in directories for run in _runs_in(given)):
         try:
             runs.append(read_run(directory))
         except ReportError as error:
-            passed_over.append(str(error))
+            skipped.append(str(error))
     if not runs:
-        raise ReportError(passed_over[0] if passed_over else "Expected at least one run directory.")
-    for sentence in passed_over:
-        output.say(f"airfed: passed over: {sentence}", file=sys.stderr)
+        raise ReportError(skipped[0] if skipped else "Give at least one run directory.")
+    for sentence in skipped:
+        output.say(f"airfed: skipped: {sentence}", file=sys.stderr)
     write_report(runs, out)
-    summary = {"written": str(out), "runs": len(runs), "passed_over": passed_over}
+    summary = {"written": str(out), "runs": len(runs), "skipped": skipped}
     if json:
         output.print_json(summary)
     else:
@@ -44,7 +44,7 @@ def report(
 
 
 def _runs_in(given: Path) -> list[Path]:
-    """The directory itself where it is a run, else every run up to three folders below it, else itself again."""
+    """Return the directory if it is a run or contains none, otherwise the runs up to three folders below it."""
     from airfed.training.directory import RunDirectory, runs_below
 
     return [given] if RunDirectory(given).exists else runs_below(given) or [given]

@@ -1,4 +1,4 @@
-"""airfed run: train for real."""
+"""airfed run: train, meter and record."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
+from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, flag, read, with_policy
 from airfed.text import output, tables
 from airfed.text.live import LiveLine
-from airfed.text.phrases import ADVERSARIES, count, privacy_terms
+from airfed.text.phrases import ADVERSARIES, count, epsilon_spread, privacy_terms
 
 if TYPE_CHECKING:
     from airfed.training.setup import Setup
 
-LOST = 5  # the exit code where another process of the run, or its host, was lost
+LOST = 5  # exit code: another process of the run, or its host, was lost
 
 
 def run(
     file: ScenarioFile,
     /,
     *,
-    out: Annotated[Path, Parameter(help="The run directory: new, or with --resume an interrupted run's.")],
-    resume: Annotated[bool, Parameter(help="Go on with an interrupted run.", negative="")] = False,
+    out: Annotated[Path, Parameter(help="The run directory: a new one, or with --resume that of an interrupted run.")],
+    resume: Annotated[bool, flag("Resume an interrupted run.")] = False,
     policy: Policy = None,
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,
 ) -> int:
-    from airfed.training import distributed  # here: planning alone must not pay for importing an engine
+    from airfed.training import distributed  # lazy: other commands do not need an engine
     from airfed.training.execution import execute
 
     scenario = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
@@ -54,14 +54,14 @@ def run(
         console.print(f"\nengine: {setup.task.trained_by} · privacy: {setup.noise.privacy}")
         if first_round:
             done = first_round == setup.plan.rounds
-            console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")
+            console.print("all rounds are finished" if done else f"resuming at round {first_round + 1}")
         line.begin(setup.plan, first_round)
 
     started = time.monotonic()
     try:
-        with distributed.join(scenario.run.patience) as group, signals() as caught, line:
-            told: Any = {"on_start": start, "on_round": line.update, "stop": lambda: bool(caught)}
-            outcome = execute(scenario, out, resume=resume, group=group, **told)
+        with distributed.join(scenario.run.process_timeout) as group, signals() as caught, line:
+            callbacks: Any = {"on_start": start, "on_round": line.update, "stop": lambda: bool(caught)}
+            outcome = execute(scenario, out, resume=resume, group=group, **callbacks)
     except distributed.LostProcess as error:
         print(f"airfed: {error}", file=sys.stderr)
         distributed.leave(LOST)
@@ -81,7 +81,7 @@ def run(
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second one dies."""
+    """Collect SIGINT and SIGTERM instead of ending; the second one ends the process."""
     caught: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -97,11 +97,13 @@ def signals() -> Iterator[list[int]]:
 
 
 def _summary(outcome: Any, out: Path) -> dict[str, Any]:
+    from airfed.privacy.gaussian import epsilon_range
     from airfed.training.hints import hints
 
     plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
     last, budget = records[-1] if records else {}, plan.problem.budget
-    several = plan.problem.fleet.antennas > 1 and plan.method.radio
+    several = plan.problem.fleet.antennas > 1 and plan.method.analog
+    differ = not plan.equal_mu and ledger.num_devices is not None
     return {
         "status": outcome.status,
         "message": outcome.message,
@@ -120,10 +122,11 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "private": plan.private,
         "epsilon_round": plan.epsilon_round,
         "epsilon_total": ledger.epsilon_total if ledger.rounds else None,
+        **({"epsilon_devices": epsilon_range(ledger.device_mus(), budget.delta)} if differ else {}),
         "delta": budget.delta,
-        "relation": budget.relation,
+        "adjacency": budget.adjacency,
         "unit": "device",
-        **({"antennas": plan.problem.fleet.antennas, "trust": plan.problem.link.trust} if several else {}),
+        **({"antennas": plan.problem.fleet.antennas, "adversary": plan.problem.link.adversary} if several else {}),
         "hints": hints(plan, records, classes=outcome.setup.task.classes),
     }
 
@@ -135,7 +138,7 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
     if summary["message"]:
         console.print(summary["message"], markup=False)
     if charged != rounds:
-        console.print(f"{count(charged, 'round')} charged: planned power and ε count all of them")
+        console.print(f"{count(charged, 'round')} charged; planned power and ε include all of them")
     if charged:
         accuracy, loss = summary["accuracy"], summary["loss"]
         if accuracy is not None:
@@ -143,15 +146,18 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         elif loss is not None:
             console.print(f"loss {loss:.6g}")
         metered = summary["power_transmitted"]
-        sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
-        console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
+        sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # not in a private record
+        worst = f"{summary['power_planned']:.4g} W planned (worst case)"
+        console.print(f"power: {sent}{worst},\nsummed over devices and rounds")
         if summary["private"]:
-            against = f"; against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""
-            terms = f"{privacy_terms(summary['delta'], summary['relation'])}; {summary['privacy']}{against}"
+            against = f"; against {ADVERSARIES[summary['adversary']]}" if "adversary" in summary else ""
+            terms = f"{privacy_terms(summary['delta'], summary['adjacency'])}; {summary['privacy']}{against}"
             spent = f"{summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total"
-            console.print(f"privacy ε = {spent} ({terms})")
+            console.print(f"privacy: ε = {spent} ({terms})")
+            if "epsilon_devices" in summary:
+                console.print(epsilon_spread(summary["epsilon_devices"]))
         else:
-            console.print("[bold red]privacy none: the method has no ε; its record stands for infinity[/bold red]")
+            console.print("[bold red]privacy: none; the ε of this method is infinite[/bold red]")
     for hint in summary["hints"]:
         console.print(f"hint: {hint}", markup=False)
     console.print(f"record: {escape(summary['out'])}")

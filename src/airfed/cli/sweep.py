@@ -1,8 +1,9 @@
-"""airfed sweep, league and figures: many runs, resumable."""
+"""airfed sweep, benchmark, frontier and figures: many plans or resumable runs."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed import _extras
-from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, TableFormat, flag, read, whole_number
 from airfed.cli.run import signals
 from airfed.text import output
 from airfed.text.tables import plain_table
@@ -27,23 +28,23 @@ _MOST_ROWS = 20
 
 FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6"]  # as in `airfed.experiments.figures`, a slow import
 
-Jobs = Annotated[int | None, Parameter(help="Points at a time (default: one per processor).", converter=whole_number)]
-BackendName = Annotated[
-    Literal["loky", "ray", "dask"], Parameter(help="Who runs the points: this machine's processes, Ray or Dask.")
+Jobs = Annotated[
+    int | None, Parameter(help="Number of parallel runs (default: one per processor).", converter=whole_number)
 ]
-Address = Annotated[str | None, Parameter(help="Of the Ray or Dask cluster (default: one on this machine).")]
+BackendName = Annotated[Literal["loky", "ray", "dask"], Parameter(help="Run on this machine's processes, Ray or Dask.")]
+Address = Annotated[str | None, Parameter(help="Address of the Ray or Dask cluster (default: one on this machine).")]
 
 
 def sweep(
-    experiment: Annotated[Path, Parameter(help="The experiment, a TOML file: base scenario, axes, variants.")],
+    experiment: Annotated[Path, Parameter(help="The experiment, a TOML file with a base scenario, axes and variants.")],
     /,
     *,
-    out: Annotated[Path, Parameter(help="The folder of the sweep; what is there already is not run again.")],
+    out: Annotated[Path, Parameter(help="The folder of the sweep; finished runs in it are not repeated.")],
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
-    plot: Annotated[Path | None, Parameter(help="Draw accuracy and loss over training (png, pdf, svg).")] = None,
-    quick: Annotated[bool, Parameter(help="Apply the experiment's [quick] table.", negative="")] = False,
+    plot: Annotated[Path | None, Parameter(help="Draw accuracy and loss to this file (png, pdf, svg).")] = None,
+    quick: Annotated[bool, flag("Apply the experiment's [quick] table.")] = False,
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
@@ -51,7 +52,7 @@ def sweep(
 
     console = output.make_console(format, stderr=json, quiet=json)
     workers = _workers(jobs, backend, address)
-    if plot is not None:  # before the training, which takes a while
+    if plot is not None:  # before the training, which takes time
         from airfed.experiments import figures
         from airfed.plotting import figure
 
@@ -65,8 +66,8 @@ def sweep(
     counts = Counter(record.status for record in records)
     if json:
         rows = [record.row() for record in records]
-        found = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": written}
-        output.print_json(found)
+        summary = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": written}
+        output.print_json(summary)
     else:
         print_outcome(console, records)
         _print_points(console, records)
@@ -79,64 +80,94 @@ def sweep(
     return 2 if counts["failed"] else 0
 
 
-def league(
+def benchmark(
     file: ScenarioFile,
     /,
     *,
-    out: Annotated[Path, Parameter(help="The folder of the league; what is there already is not trained again.")],
+    out: Annotated[Path, Parameter(help="The folder of the benchmark; finished runs in it are not repeated.")],
     seeds: Annotated[
-        int, Parameter(help="How many, from the scenario's on; the same for every scheme.", converter=whole_number)
+        int, Parameter(help="Number of seeds, from the scenario's seed upwards.", converter=whole_number)
     ] = 5,
-    policies: Annotated[str | None, Parameter(help="Who plays, as in optimal,full,top_k (default: all).")] = None,
+    policies: Annotated[
+        str | None, Parameter(help="Methods to train, as in optimal,full,top_k (default: all).")
+    ] = None,
     total: Annotated[
         float | None,
-        Parameter(help="ε of the whole training (default: the scenario's; of one per round, what full spends)."),
+        Parameter(help="ε in total for every method (default: the scenario's, or the total of full participation)."),
     ] = None,
-    per_round: Annotated[
-        bool, Parameter(help="Keep a budget per round, though schemes then spend different totals.", negative="")
-    ] = False,
+    per_round: Annotated[bool, flag("Keep a budget per round; methods then spend different totals.")] = False,
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
     json: Json = False,
     format: TableFormat = None,
-    latex: Annotated[bool, Parameter(help="The same as --format latex.", negative="", group=OUTPUT)] = False,
 ) -> int:
-    from airfed.experiments import benchmark
+    from airfed.experiments.benchmark import BenchmarkRuns, claim, one_total, write
 
-    format = "latex" if latex else format
     console = output.make_console(format, stderr=json, quiet=json)
     workers = _workers(jobs, backend, address)
-    world = read(file)
+    given = read(file)
     if per_round and total is not None:
-        raise ValueError("Expected --total or --per-round, not both.")
-    world = world if per_round else benchmark.one_total(world, total)
+        raise ValueError("--total and --per-round exclude each other.")
+    scenario = given if per_round else one_total(given, total)
     named = None if policies is None else [name.strip() for name in policies.split(",")]
-    field = benchmark.Field.of(world, seeds=seeds, policies=named)
-    benchmark.claim(world, out)
+    runs = BenchmarkRuns.of(scenario, seeds=seeds, policies=named, given=given)
+    claim(scenario, out)
     if not _extras.has("matplotlib"):
-        console.print("No pictures: they need matplotlib: pip install 'airfed[report]'.", markup=False)
-    results, caught = run_points(console, "league", field.points, out, **workers)
+        console.print("No figures: they need matplotlib: pip install 'airfed[report]'.", markup=False)
+    records, caught = run_points(console, "benchmark", runs.points, out, **workers)
     if caught:
-        print_outcome(console, results)
+        print_outcome(console, records)
         return 128 + caught[0]
-    found = field.league(results)
-    written = benchmark.write(found, results, out)
+    table = runs.table(records)
+    written = write(table, records, out)
     if json:
-        output.print_json(found.rows())
+        output.print_json(table.rows())
     else:
-        found.show(console)
-        console.print(f"\n{len(written)} tables and pictures in {out}", markup=False, soft_wrap=True)
-    if any(entry.failed for entry in found.entries):
+        table.show(console)
+        console.print(f"\n{len(written)} tables and figures in {out}", markup=False, soft_wrap=True)
+    if any(result.failed for result in table.results):
         return 2
-    return 0 if any(entry.runs for entry in found.entries) else 3
+    return 0 if any(result.runs for result in table.results) else 3
+
+
+def frontier(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The folder for the maps, their tables and the runs of --check.")],
+    check: Annotated[bool, flag("Train at ε = 0.5, 1, 2, 4 and 8, and draw the results.")] = False,
+    jobs: Jobs = None,
+    json: Json = False,
+    format: TableFormat = None,
+) -> int:
+    from airfed.experiments import frontier as maps
+
+    console = output.make_console(format, stderr=json, quiet=json)
+    loaded, workers = read(file), _workers(jobs, "loky", None) if check else {}
+    points = maps.check_points(loaded) if check else []
+    with console.status("planning"):
+        found = maps.frontier(loaded)
+    records, caught = run_points(console, "frontier", points, out, **workers) if check else ([], [])
+    found = maps.with_trainings(found, records)
+    files = [str(path) for path in maps.write(found, out)]
+    if json:
+        output.print_json({"scenario": loaded.name, "points": found.rows(), "files": files})
+    else:
+        console.print(maps.table(found))
+        for line in maps.remarks(found, shlex.quote(str(file))):
+            console.print(line, markup=False, style="dim")
+        console.print("written: " + ", ".join(files), markup=False, soft_wrap=True)
+    if any(record.status != "finished" for record in records):
+        print_outcome(console, records)
+    return 128 + caught[0] if caught else 2 if any(record.status == "failed" for record in records) else 0
 
 
 def figures(
-    *names: Annotated[FigureName, Parameter(help="Which ones; all by default.")],
-    out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
-    quick: Annotated[bool, Parameter(help="mnist-5k and few seeds: minutes instead of hours.", negative="")] = False,
-    check: Annotated[bool, Parameter(help="Test every claim on the records.", negative="")] = False,
+    *names: Annotated[FigureName, Parameter(help="The figures to draw (default: all).")],
+    out: Annotated[Path, Parameter(help="The folder for figures, tables and runs.")] = Path("figures"),
+    quick: Annotated[bool, flag("Use mnist-5k and few seeds: minutes, not hours.")] = False,
+    check: Annotated[bool, flag("Test the paper's claims on the records.")] = False,
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
@@ -150,29 +181,29 @@ def figures(
     chosen = {name: catalogue.FIGURES[name] for name in names or catalogue.FIGURES}
     trains = any(definition.trains for definition in chosen.values())
     workers = _workers(jobs, backend, address) if trains else {}
-    found = catalogue.studies(chosen, quick=quick)
-    trained = {title: study for title, study in found.items() if study.points[0].key}
+    studies = catalogue.studies(chosen, quick=quick)
+    trained = {title: study for title, study in studies.items() if study.points[0].key}
     points = [point for study in trained.values() for point in study.points]
     records, caught = run_points(console, "figures", points, out, **workers)
     if caught:
         print_outcome(console, records)
         return 128 + caught[0]
-    found |= catalogue.with_records(trained, records)
+    studies |= catalogue.with_records(trained, records)
     failed = sum(record.status == "failed" for record in records)
     summary: dict[str, Any] = {"out": str(out), "quick": quick, "figures": {}, "problems": [], "failed_points": failed}
     for name, definition in chosen.items():
         try:
             with console.status(f"drawing {name}"):
-                files = catalogue.save(name, *definition.build(found), out)
+                files = catalogue.save(name, *definition.build(studies), out)
             summary["figures"][name] = [str(file) for file in files]
             console.print("drawn: " + ", ".join(map(str, files)), markup=False, soft_wrap=True)
         except ValueError as error:  # the other figures are still drawn
             summary["problems"].append(f"{name}: {error}")
             console.print(f"not drawn: {name}: {error}", markup=False, soft_wrap=True)
-    results = claims.final_results(found) if records else None
-    tested = claims.check(results) if check and results is not None else []
+    results = claims.final_results(studies) if records else None
+    verdicts = claims.check(results) if check and results is not None else []
     if json:
-        output.print_json(summary | ({"verdicts": [verdict.to_dict() for verdict in tested]} if check else {}))
+        output.print_json(summary | ({"verdicts": [verdict.to_dict() for verdict in verdicts]} if check else {}))
     else:
         for name, rows in results.groupby("experiment", sort=False) if results is not None and len(results) else ():
             header, *body = claims.final_table(rows)
@@ -181,14 +212,14 @@ def figures(
                 table.add_row(*row)
             console.print(table, "")
         if check:
-            print_verdicts(console, tested)
+            print_verdicts(console, verdicts)
         if failed:
             print_outcome(console, records)
     return 2 if failed or summary["problems"] else 0
 
 
 def _workers(jobs: int | None, backend: BackendName, address: str | None) -> dict[str, Any]:
-    """How to run points, for `sweep.run`; raises where that is not possible, before any work is done."""
+    """Return the options of `sweep.run`; raise if the backend is missing, before any work is done."""
     from airfed.experiments.sweep import check_backend
 
     check_backend(backend, address)
@@ -196,16 +227,16 @@ def _workers(jobs: int | None, backend: BackendName, address: str | None) -> dic
 
 
 def job_count(jobs: int | None) -> int:
-    """Return how many points to run at a time."""
+    """Return the number of parallel runs."""
     if jobs is not None and jobs < 1:
-        raise ValueError(f"Expected --jobs={jobs} >= 1.")
+        raise ValueError(f"--jobs must be at least 1, got {jobs}.")
     return jobs or len(os.sched_getaffinity(0))
 
 
 def run_points(
     console: Console, title: str, points: Sequence[Point], out: Path, **options: Any
 ) -> tuple[list[Record], list[int]]:
-    """Run the points that are left under a progress bar; return all records, and the signals that stopped it."""
+    """Run the unfinished points with a progress bar; return all records, and the signals received."""
     from airfed.experiments import sweep
 
     with signals() as caught:
@@ -216,7 +247,7 @@ def run_points(
 
 
 def _print_points(console: Console, records: Sequence[Record]) -> None:
-    """Print the finished points, one line each (the first twenty of many)."""
+    """Print the finished points, one per line (at most the first twenty)."""
     ended = [record for record in records if record.ended]
     shown = ended if output.exporting(console) else ended[:_MOST_ROWS]
     columns = {
@@ -225,15 +256,15 @@ def _print_points(console: Console, records: Sequence[Record]) -> None:
         "accuracy": ("accuracy", ".1%"),
         "loss": ("loss", ".4g"),
         "W sent": ("power_transmitted_total", ".4g"),
-        "ε each": ("epsilon_round", ".3g"),
-        "ε all": ("epsilon_total", ".3g"),
+        "ε/round": ("epsilon_round", ".3g"),
+        "ε total": ("epsilon_total", ".3g"),
     }
     table = plain_table("point", *columns, left=("point",), wrapped=("point",))
     for record in shown:
         row = record.row()
-        place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
+        values = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
         cells = ["" if row[name] is None else format(row[name], form) for name, form in columns.values()]
-        table.add_row(escape(", ".join(part for part in (record.point.label, *place) if part)), *cells)
+        table.add_row(escape(", ".join(part for part in (record.point.label, *values) if part)), *cells)
     if ended:
         console.print(table)
     if len(ended) > len(shown):
@@ -241,32 +272,32 @@ def _print_points(console: Console, records: Sequence[Record]) -> None:
 
 
 def print_outcome(console: Console, records: Sequence[Record]) -> None:
-    """Print how many points ended in which way, and why the failed ones failed."""
-    once = {record.point.key or index: record for index, record in enumerate(records)}  # figures share points
-    counts = Counter(record.status for record in once.values())
+    """Print the number of points by status, and the reasons of those that did not finish."""
+    unique = {record.point.key or index: record for index, record in enumerate(records)}  # figures share points
+    counts = Counter(record.status for record in unique.values())
     console.print(", ".join(f"{number} {status}" for status, number in counts.items()))
     bad = [record for record in records if record.status in ("failed", "diverged", "exhausted")]
     for record in {record.message: record for record in reversed(bad)}.values():
-        place = ", ".join(f"{key}={value}" for key, value in record.point.values.items())
-        where = " · ".join(part for part in (record.point.label, place) if part)
-        console.print(f"{record.status}: {where}: {record.message}", markup=False, soft_wrap=True)
+        values = ", ".join(f"{key}={value}" for key, value in record.point.values.items())
+        name = " · ".join(part for part in (record.point.label, values) if part)
+        console.print(f"{record.status}: {name}: {record.message}", markup=False, soft_wrap=True)
     if counts["stopped"]:
-        console.print("Stopped; the same command goes on from there.")
+        console.print("Stopped; the same command resumes.")
 
 
-def print_verdicts(console: Console, tested: Sequence[Verdict]) -> None:
-    """Print each claim with its comparisons: effect, 95% interval, pass or fail, and why."""
+def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Print each claim with its comparisons: effect, 95% interval, pass or fail, and the reason."""
     from airfed.experiments.claims import summary
 
     columns = ("claim", "comparison", "effect", "low", "high", "unit", "verdict", "notes")
     texts = ("claim", "comparison", "unit", "verdict", "notes")
     table = plain_table(*columns, left=texts, wrapped=texts)
     claim = ""
-    for each in tested:
-        named = f"{each.claim} ({each.figure})" if each.claim != claim or output.exporting(console) else ""
-        figures = (f"{value:+.2f}" for value in (each.effect.mean, each.effect.low, each.effect.high))
+    for each in verdicts:
+        shown = f"{each.claim} ({each.figure})" if each.claim != claim or output.exporting(console) else ""
+        effect = (f"{value:+.2f}" for value in (each.effect.mean, each.effect.low, each.effect.high))
         notes = "; ".join(part for part in (each.reason, each.remark) if part)
-        table.add_row(named, each.comparison, *figures, each.unit, "pass" if each.passed else "FAIL", notes)
+        table.add_row(shown, each.comparison, *effect, each.unit, "pass" if each.passed else "FAIL", notes)
         claim = each.claim
     console.print(table)
-    console.print(f"\n{summary(tested)}; 95% intervals, Student t, paired by seed", soft_wrap=True)
+    console.print(f"\n{summary(verdicts)}; 95% intervals (Student's t), paired by seed", soft_wrap=True)

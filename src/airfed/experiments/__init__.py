@@ -1,1 +1,1 @@
-"""Sweeps and figures: declarative TOML, records, pure drawing functions."""
+"""Sweeps, benchmarks, pilot runs, calibration and the paper's figures."""

@@ -1,8 +1,9 @@
 """The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
-It is a sweep over the policy and the seed, with the sweep's directory: runs that ended are not repeated, interrupted
-ones are resumed. `DIR/league.toml` is the scenario that the directory belongs to; the table is in `league.csv`,
-`league.tex` and `league.json`, and drawn in `league-privacy`, `league-power` and `league-air` (.png and .pdf).
+It is a sweep over the policy and the seed: finished runs are not repeated, interrupted runs are resumed.
+`DIR/benchmark.toml` is the scenario of the directory. The table is in `benchmark.csv`, `benchmark.tex` and
+`benchmark.json`; the figures are `benchmark-privacy`, `benchmark-power` and `benchmark-air` (.png and .pdf,
+with the settings in .txt).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Final
 from rich.console import Console
 
 from airfed import _extras, _validate
-from airfed._disk import write_new, write_whole
+from airfed._disk import create_atomic, write_atomic
 from airfed.experiments import points, results, sweep
-from airfed.experiments.benchmark_table import Entry, League, spent
+from airfed.experiments.benchmark_table import Benchmark, MethodResult, spent
 from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.results import Record
 from airfed.policies import EVERY, find
@@ -26,165 +27,179 @@ from airfed.scenario import Scenario, ScenarioError, load
 from airfed.text.phrases import ADVERSARIES, compact
 from airfed.training.directory import RunError
 
-SCHEMES: Final[tuple[str, ...]] = (
-    *("noise_free", "central", "optimal", "clairvoyant", "myopic", "paper", "full", "uniform", "top_k", "threshold"),
-    *("truncated", "threshold_power", "liu_simeone", "seif", "cotaf", "digital"),
+COMPARED: Final[tuple[str, ...]] = (
+    *("fedavg", "dp_fedavg", "weighted", "optimal", "clairvoyant", "myopic", "paper", "full", "uniform", "top_k"),
+    *("threshold", "truncated_inversion", "threshold_power", "liu_simeone", "artificial_noise", "cotaf"),
+    *("secure_aggregation", "digital"),
 )
-"""All methods, in the order in which equal ones are listed."""
-_ONLY_VARYING: Final = "Differs from optimal only where gains change or devices have batteries."
+"""All methods, in the order in which methods of equal accuracy are listed."""
+_ONLY_VARYING: Final = "The same as optimal unless channels are time-varying or devices have batteries."
 
 
 def run(
-    world: Scenario,
+    scenario: Scenario,
     out: Path,
     *,
     seeds: int = 5,
     policies: Sequence[str] | None = None,
     jobs: int = 1,
     console: Console | None = None,
-) -> League:
-    """Train the methods that are not trained yet, write tables and pictures, and return the benchmark."""
-    field = Field.of(world, seeds=seeds, policies=policies)
+    given: Scenario | None = None,
+) -> Benchmark:
+    """Train the methods that are not trained yet, write tables and figures, and return the benchmark."""
+    runs = BenchmarkRuns.of(scenario, seeds=seeds, policies=policies, given=given)
     sweep.check_backend("loky")  # before anything is written
-    claim(world, out)
-    records = sweep.run(field.points, out, jobs=jobs, console=console, title="benchmark")
-    league = field.league(records)
-    write(league, records, out)
-    return league
+    claim(scenario, out)
+    records = sweep.run(runs.points, out, jobs=jobs, console=console, title="benchmark")
+    table = runs.table(records)
+    write(table, records, out)
+    return table
 
 
-def one_total(world: Scenario, total: float | None = None) -> Scenario:
-    """Return the scenario with a budget for the whole training: methods with more rounds would otherwise spend more."""
+def one_total(scenario: Scenario, total: float | None = None) -> Scenario:
+    """Return the scenario with a budget in total, because methods with more rounds would otherwise spend more."""
     if total is not None:
         _validate.positive(total=total)
-    elif world.budget.scope == "total":
-        return world
+    elif scenario.budget.scope == "total":
+        return scenario
     else:
-        problem = world.problem()
+        problem = scenario.problem()
         try:
-            plan = world.plan(problem, policy="full")
+            plan = scenario.plan(problem, policy="full")
         except InfeasibleError:
-            plan = world.plan(problem, policy="optimal")
+            plan = scenario.plan(problem, policy="optimal")
         total = float(f"{plan.epsilon_total:.4g}")  # a readable budget
         if not total > 0:
             raise InfeasibleError(
-                "No budget for the whole training can be taken from this scenario: full participation arrives too "
-                "weak to spend any ε. Give one (--total), or keep the budget of each round (--per-round)."
+                "The total of full participation cannot be the budget of this scenario: its received amplitude is too "
+                "small to spend any ε. Give a total (--total), or keep the budget per round (--per-round)."
             )
-    return world.override({"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": total})
+    return scenario.override({"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": total})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
-    """The methods of a benchmark and their points. `Field.of` makes one."""
+class BenchmarkRuns:
+    """The methods of a benchmark and their points. `BenchmarkRuns.of` makes one."""
 
-    world: Scenario  # the scenario
+    scenario: Scenario  # with the budget of every method
     seeds: tuple[int, ...]  # of every method
     points: tuple[Point, ...]  # one run each, method by method
-    absent: Mapping[str, str]  # why a method is left out, by its name
+    absent: Mapping[str, str]  # reason why a method is left out, by its name
+    given: Scenario | None = None  # with the budget that the user wrote
 
     @classmethod
-    def of(cls, world: Scenario, *, seeds: int, policies: Sequence[str] | None = None) -> Field:
-        """Return the methods and points of a benchmark."""
+    def of(
+        cls, scenario: Scenario, *, seeds: int, policies: Sequence[str] | None = None, given: Scenario | None = None
+    ) -> BenchmarkRuns:
+        """Return the methods and points of a benchmark, all with the network that the scenario's plan takes."""
         if seeds < 1:
-            raise ValueError(f"Expected seeds={seeds} >= 1.")
-        if world.account_path is not None:
+            raise ValueError(f"seeds must be at least 1, got {seeds}.")
+        scenario = scenario.chosen()
+        if scenario.shared_ledger_path is not None:
             raise ScenarioError(
-                "Expected no budget.account in a league: each of its trainings would spend what the next may not."
+                "A benchmark must have no budget.shared_ledger: each run would spend the budget of the next one."
             )
         if policies is None:  # "threshold" only where the scenario has one
-            policies = [name for name in SCHEMES if name != "threshold" or world.policy.threshold is not None]
-            policies += [world.policy.name] if world.policy.name not in EVERY else []
+            policies = [name for name in COMPARED if name != "threshold" or scenario.policy.threshold is not None]
+            policies += [scenario.policy.name] if scenario.policy.name not in EVERY else []
         names = list(dict.fromkeys(policies))
         if not names:
-            raise ValueError("Expected at least one policy.")
-        varies = world.problem(dimension=1).varies
-        found = {name: find(name, world.folder) for name in names}  # raises where there is no such policy
-        absent = {name: _ONLY_VARYING for name, policy in found.items() if policy.time_varying and not varies}
+            raise ValueError("policies must name at least one policy.")
+        time_varying = scenario.problem(dimension=1).time_varying
+        known = {name: find(name, scenario.folder) for name in names}  # raises for an unknown policy
+        absent = {name: _ONLY_VARYING for name, policy in known.items() if policy.time_varying and not time_varying}
         if len(absent) == len(names):
-            raise ValueError(f"Expected a policy that applies to the scenario. {names[0]}: {absent[names[0]]}")
-        every = tuple(range(world.seed, world.seed + seeds))
+            raise ValueError(f"No policy applies to the scenario. {names[0]}: {absent[names[0]]}")
+        every = tuple(range(scenario.seed, scenario.seed + seeds))
         variants = tuple(Variant(label=name, changes={"policy.name": name}) for name in names if name not in absent)
-        experiment = Experiment(name=world.name, title="", base=world, axes={"seed": every}, variants=variants)
-        return cls(world=world, seeds=every, points=tuple(points.expand(experiment)), absent=absent)
+        experiment = Experiment(name=scenario.name, title="", base=scenario, axes={"seed": every}, variants=variants)
+        runs = tuple(points.expand(experiment))
+        return cls(scenario=scenario, seeds=every, points=runs, absent=absent, given=given)
 
-    def league(self, records: Sequence[Record]) -> League:
-        """Return the benchmark that the records of the points make."""
-        own: dict[str, list[Record]] = {}
+    def table(self, records: Sequence[Record]) -> Benchmark:
+        """Return the benchmark from the records of the points."""
+        by_method: dict[str, list[Record]] = {}
         for record in records:
-            own.setdefault(record.point.label, []).append(record)
-        entries = [_entry(policy, found) for policy, found in own.items()]
-        entries += [
-            Entry(policy=policy, runs={}, reasons=dict.fromkeys(self.seeds, reason), applies=False)
+            by_method.setdefault(record.point.label, []).append(record)
+        methods = [_method_result(policy, own) for policy, own in by_method.items()]
+        methods += [
+            MethodResult(policy=policy, runs={}, reasons=dict.fromkeys(self.seeds, reason), applies=False)
             for policy, reason in self.absent.items()
         ]
-        budget = self.world.budget
-        scope = "for the whole training" if budget.scope == "total" else "in each round"
-        allowed = f"ε = {budget.epsilon:g} at δ = {budget.delta:g} {scope}, {compact(budget.total_power, 4)} W in all"
-        if self.world.link.antennas > 1:
-            allowed += f"; privacy against {ADVERSARIES[self.world.link.trust]}"
-        return League.of(self.world.name, allowed, self.seeds, entries)
+        budget = self.scenario.budget
+        scope = "in total" if budget.scope == "total" else "per round"
+        power = f"{compact(budget.total_power, 4)} W summed over devices and rounds"
+        allowed = f"ε = {budget.epsilon:g} {scope} at δ = {budget.delta:g}, {power}"
+        if self.scenario.link.antennas > 1:
+            allowed += f"; privacy against {ADVERSARIES[self.scenario.link.adversary]}"
+        replaced = ""
+        if self.given is not None and self.given.budget.scope != budget.scope:
+            replaced = (
+                f"The scenario's budget of ε = {self.given.budget.epsilon:g} per round is replaced by ε = "
+                f"{budget.epsilon:g} in total for every method (default: the total of full participation). "
+                "Methods with more rounds would otherwise spend more in total; --per-round keeps the budget."
+            )
+        return Benchmark.of(self.scenario.name, allowed, self.seeds, methods, replaced=replaced)
 
 
-def claim(world: Scenario, out: Path) -> None:
-    """Make the directory this scenario's, or check that it is."""
-    file = out / "league.toml"
+def claim(scenario: Scenario, out: Path) -> None:
+    """Assign the directory to this scenario, or raise if it belongs to another."""
+    file = out / "benchmark.toml"
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            write_new(file, world.anchored().to_toml().encode())
+            create_atomic(file, scenario.anchored().to_toml().encode())
             return
     except OSError as error:
-        if not file.exists():  # else another process was quicker
-            raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
-    contents = [each.content() for each in (load(file), world)]
-    first, second = ({**each, "policy": {**each["policy"], "name": None}} for each in contents)  # any policy will do
+        if not file.exists():  # otherwise another process was faster
+            raise RunError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
+    contents = [each.content() for each in (load(file), scenario)]
+    first, second = ({**each, "policy": {**each["policy"], "name": None}} for each in contents)  # of any policy
     if first != second:
-        raise RunError(
-            f"Expected the scenario that {out} is the league of ({file}); this is another. Give another --out."
-        )
+        raise RunError(f"{out} is the benchmark of another scenario ({file}). Choose another --out.")
 
 
-def write(league: League, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the sweep's own tables and, where matplotlib is installed, the pictures; return the files."""
+def write(benchmark: Benchmark, records: Sequence[Record], out: Path) -> list[Path]:
+    """Write the table, the sweep's tables and, if matplotlib is installed, the figures; return the files."""
     content = {
-        "league.csv": league.to_csv().encode(),
-        "league.tex": league.to_latex().encode(),
-        "league.json": league.to_json().encode(),
+        "benchmark.csv": benchmark.to_csv().encode(),
+        "benchmark.tex": benchmark.to_latex().encode(),
+        "benchmark.json": benchmark.to_json().encode(),
     }
     try:
         if _extras.has("matplotlib"):
             from airfed.plotting.figure import encoded
 
-            pictures = league.plot().items()
-            content |= {f"{name}.{end}": encoded(drawn, end) for name, drawn in pictures for end in ("png", "pdf")}
+            for name, drawn in benchmark.plot().items():
+                content |= {f"{name}.{ending}": encoded(drawn, ending) for ending in ("png", "pdf")}
+                content[f"{name}.txt"] = f"{drawn.get_label()}\n".encode()
         for name, whole in content.items():
-            write_whole(out / name, whole)
+            write_atomic(out / name, whole)
     except OSError as error:
-        raise RunError(f"Cannot write the league to {out}: {error.strerror or error}. The runs are kept.") from None
+        raise RunError(f"Cannot write the benchmark to {out}: {error.strerror or error}. The runs are kept.") from None
     return [*(out / name for name in content), *results.write_tables(out, records)]
 
 
-def _entry(policy: str, found: Sequence[Record]) -> Entry:
+def _method_result(policy: str, records: Sequence[Record]) -> MethodResult:
     runs, reasons, failed = {}, {}, False
-    for record in found:
+    for record in records:
         seed = int(record.point.values["seed"])
         if record.ended and record.run is not None and record.rounds:
             runs[seed] = spent(record)
         else:
-            reasons[seed] = record.message or "It ended before its first round."
+            reasons[seed] = record.message or "It stopped before its first round."
             failed = failed or _has_plan(record.point)
-    return Entry(policy=policy, runs=runs, reasons=reasons, failed=failed)
+    return MethodResult(policy=policy, runs=runs, reasons=reasons, failed=failed)
 
 
 def _has_plan(point: Point) -> bool:
-    """Whether a point without a run could have had one: its policy finds a plan."""
+    """Return whether the policy of a point finds a plan, so that its run could have been trained."""
     if point.scenario is None:
         return False
     try:
         problem = point.scenario.problem()
     except ValueError:
-        return True  # the data or the model are missing, which is not the policy's fault
+        return True  # data or model are missing
     try:
         point.scenario.plan(problem)
     except ValueError:

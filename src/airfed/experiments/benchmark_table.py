@@ -1,4 +1,4 @@
-"""The result of a benchmark: what every method reached and spent over the same seeds, as table, text and pictures."""
+"""The result of a benchmark: accuracy and expenses of every method over the same seeds, as table, text and figures."""
 
 from __future__ import annotations
 
@@ -22,62 +22,61 @@ from airfed.text.tables import as_html, as_text, plain_table
 if TYPE_CHECKING:
     from airfed.plotting.figure import Figure
 
-CEILING: Final = "noise_free"  # the reference of the gap
-OWN: Final = "optimal"  # airfed's plan
-OUT_OF_REACH: Final = {  # within the budgets, but not comparable
-    "central": "A trusted server adds the noise, and power has no limit.",
-    "clairvoyant": "Knows the gains of all rounds beforehand.",
+REFERENCE: Final = "fedavg"  # of the gap
+_OWN: Final = ("weighted", "optimal")  # airfed's plan is the first of these in a table
+NOT_COMPARABLE: Final = {  # within the budgets, but under other assumptions
+    "dp_fedavg": "A trusted server adds the noise, and power is unlimited.",
+    "clairvoyant": "Knows the gains of all rounds in advance.",
 }
 _MEANS: Final = (
     *("epsilon_total", "mu_total", "power_total", "power_transmitted"),
     *("air_time", "channel_uses", "rounds", "num_scheduled"),
 )
-_MARKERS: Final = "osD^v<>pPX*hd8H."
-_WIDE: Final = 30.0  # losses that differ by a larger factor have a logarithmic axis
+_WIDE: Final = 30.0  # losses that differ by a larger factor have a logarithmic axis; expenses above a third of it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A method in a benchmark."""
+class MethodResult:
+    """The result of one method in a benchmark."""
 
-    policy: str  # its name
-    runs: Mapping[int, Mapping[str, Any]]  # results by seed, for the seeds whose run ended
-    reasons: Mapping[int, str]  # why there is no run, by seed
-    failed: bool = False  # whether it has a plan, and training failed all the same
+    policy: str  # name of the method
+    runs: Mapping[int, Mapping[str, Any]]  # results by seed, for seeds whose run ended
+    reasons: Mapping[int, str]  # reason why there is no run, by seed
+    failed: bool = False  # whether training failed although there is a plan
     applies: bool = True  # whether it differs from the other methods in this scenario
 
     @property
     def private(self) -> bool | None:
-        """Whether it keeps any privacy; None where it has no run."""
+        """Whether its ε is finite; None if it has no run."""
         return all(run["private"] for run in self.runs.values()) if self.runs else None
 
     @property
     def broken(self) -> list[str]:
-        """The limits that its plans break."""
+        """The limits that its plans exceed."""
         return list(dict.fromkeys(name for run in self.runs.values() for name in run["violations"]))
 
     @property
     def within(self) -> bool:
-        """Whether it ran, for every seed, and kept every budget."""
+        """Whether it ran with every seed within every budget."""
         return bool(self.runs) and not self.reasons and bool(self.private) and not self.broken
 
     @property
     def marks(self) -> str:
-        """† where it is not private, * where it breaks a limit."""
+        """† if it is not private, * if it exceeds a limit."""
         return "†" * (self.private is False) + "*" * bool(self.broken)
 
     def scores(self, metric: str, seeds: Iterable[int] | None = None) -> list[float]:
-        """Return a metric over the seeds; empty where one of them has none."""
-        found = [self.runs[seed][metric] for seed in (sorted(self.runs) if seeds is None else seeds)]
-        return [] if None in found else found
+        """Return a metric over the seeds; empty if a seed has none."""
+        values = [self.runs[seed][metric] for seed in (sorted(self.runs) if seeds is None else seeds)]
+        return [] if None in values else values
 
     def note(self) -> str:
         """Return the caveats of its results, in sentences."""
         sentences = ["Not private."] if self.private is False else []
         if self.broken:
-            sentences.append(f"Breaks a limit: {', '.join(LIMITS[name] for name in self.broken)}.")
-        if self.policy in OUT_OF_REACH and self.runs:
-            sentences.append(OUT_OF_REACH[self.policy])
+            sentences.append(f"Exceeds a limit: {', '.join(LIMITS[name] for name in self.broken)}.")
+        if self.policy in NOT_COMPARABLE and self.runs:
+            sentences.append(NOT_COMPARABLE[self.policy])
         for status in ("diverged", "exhausted"):
             if ended := [seed for seed, run in self.runs.items() if run["status"] == status]:
                 sentences.append(
@@ -86,138 +85,151 @@ class Entry:
         if self.runs:
             sentences += [f"Seed {seed}: {reason}" for seed, reason in self.reasons.items()]
         else:
-            sentences += list(self.reasons.values())[:1]  # the others are alike, for other gains
+            sentences += list(self.reasons.values())[:1]  # those of the other seeds differ in the gains only
         return " ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences)
 
 
 @dataclass(frozen=True, kw_only=True)
-class League:
-    """Methods on the same scenario, seeds and budgets, the best first; shows itself as a table.
+class Benchmark:
+    """Methods on the same scenario, seeds and budgets, the best first; displayed as a table.
 
     Args:
         name: of the scenario.
-        budget: what each may spend, in words.
-        seeds: that every method was trained with.
-        entries: the methods, the most accurate first (of a task without a test set: the one of smallest loss); those
-            without results come last.
+        budget: of every method, in words.
+        seeds: of every method.
+        results: of the methods, the most accurate first (without a test set: the smallest loss); methods without
+            results come last.
+        replaced: why the budget is not the one in the scenario; "" if it is.
     """
 
     name: str
     budget: str
     seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    results: tuple[MethodResult, ...]
+    replaced: str = ""
 
     @classmethod
-    def of(cls, name: str, budget: str, seeds: Sequence[int], entries: Iterable[Entry]) -> League:
-        """Return the benchmark of some methods, sorted."""
-        found = cls(name=name, budget=budget, seeds=tuple(seeds), entries=tuple(entries))
-        return replace(found, entries=tuple(sorted(found.entries, key=found.score, reverse=True)))
+    def of(
+        cls, name: str, budget: str, seeds: Sequence[int], results: Iterable[MethodResult], *, replaced: str = ""
+    ) -> Benchmark:
+        """Return the benchmark with its methods sorted."""
+        found = cls(name=name, budget=budget, seeds=tuple(seeds), results=tuple(results), replaced=replaced)
+        return replace(found, results=tuple(sorted(found.results, key=found.score, reverse=True)))
 
     @property
     def metric(self) -> str:
-        """What methods are ranked by: "accuracy", or "loss" where the task has no test set."""
-        measured = any(run["accuracy"] is not None for entry in self.entries for run in entry.runs.values())
-        return "accuracy" if measured else "loss"
+        """The metric of the ranking: "accuracy", or "loss" if the task has no test set."""
+        tested = any(run["accuracy"] is not None for result in self.results for run in result.runs.values())
+        return "accuracy" if tested else "loss"
 
-    def score(self, entry: Entry) -> float:
-        """Return what a method is ranked by, the larger the better."""
-        values = entry.scores(self.metric) if entry.runs else []
+    def score(self, result: MethodResult) -> float:
+        """Return the mean that a method is ranked by; larger is better."""
+        values = result.scores(self.metric) if result.runs else []
         mean = float(np.mean(values)) if values else -math.inf
         return -mean if values and self.metric == "loss" else mean
 
-    def lead(self, first: Entry, second: Entry) -> Estimate | None:
-        """Return how much better the first method is, paired by the seeds that both have; None where there is none."""
+    def difference(self, first: MethodResult, second: MethodResult) -> Estimate | None:
+        """Return how much better the first method is, paired by common seeds; None if there are none."""
         shared = sorted(first.runs.keys() & second.runs.keys())
-        ours, theirs = first.scores(self.metric, shared), second.scores(self.metric, shared)
-        if not shared or not ours or not theirs:
+        left, right = first.scores(self.metric, shared), second.scores(self.metric, shared)
+        if not shared or not left or not right:
             return None
-        return estimate(np.subtract(ours, theirs) if self.metric == "accuracy" else np.subtract(theirs, ours))
+        return estimate(np.subtract(left, right) if self.metric == "accuracy" else np.subtract(right, left))
 
-    def entry(self, policy: str) -> Entry | None:
-        """Return a method that has results; None where there is none of that name."""
-        return next((entry for entry in self.entries if entry.policy == policy and entry.runs), None)
+    def find(self, policy: str) -> MethodResult | None:
+        """Return the result of a method; None if it has no runs."""
+        return next((result for result in self.results if result.policy == policy and result.runs), None)
 
     @property
-    def contenders(self) -> list[Entry]:
-        """Those within the budgets, for every seed, and comparable, the best first."""
-        return [entry for entry in self.entries if entry.within and entry.policy not in OUT_OF_REACH]
+    def own(self) -> MethodResult | None:
+        """The result of airfed's plan; None if it has no runs."""
+        return next((found for name in _OWN if (found := self.find(name)) is not None), None)
+
+    @property
+    def comparable(self) -> list[MethodResult]:
+        """Methods within the budgets, with every seed, under the same assumptions; the best first."""
+        return [result for result in self.results if result.within and result.policy not in NOT_COMPARABLE]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the table as plain values, a row per method; means over the seeds."""
-        return [self._row(entry) for entry in self.entries]
+        """Return the table as plain values, one row per method, with means over the seeds."""
+        return [self._row(result) for result in self.results]
 
-    def _row(self, entry: Entry) -> dict[str, Any]:
-        ceiling = self.entry(CEILING)
-        gap = self.lead(ceiling, entry) if ceiling is not None and self.metric == "accuracy" else None
+    def _row(self, result: MethodResult) -> dict[str, Any]:
+        reference = self.find(REFERENCE)
+        gap = self.difference(reference, result) if reference is not None and self.metric == "accuracy" else None
         return {
-            "policy": entry.policy,
-            **_estimated("accuracy", entry),
-            **{name: _mean([run[name] for run in entry.runs.values()]) for name in _MEANS},
+            "policy": result.policy,
+            **_estimated("accuracy", result),
+            **{name: _mean([run[name] for run in result.runs.values()]) for name in _MEANS},
             "gap": None if gap is None else gap.mean,
-            **_estimated("loss", entry),
-            "private": entry.private,
-            "within_budgets": entry.within,
-            "seeds": len(entry.runs),
-            "note": entry.note(),
+            **_estimated("loss", result),
+            "private": result.private,
+            "within_budgets": result.within,
+            "seeds": len(result.runs),
+            "note": result.note(),
         }
 
     def to_csv(self) -> str:
-        """Return the rows as CSV, exact to the last bit."""
+        """Return the rows as CSV with all digits."""
         return str(data_frame(self.rows()).to_csv(index=False))
 
     def to_json(self) -> str:
-        """Return the rows as a JSON list; what is not finite (the ε of a method that is not private) is null."""
+        """Return the rows as a JSON list; infinite values (ε of a method that is not private) are null."""
         return json.dumps(finite(self.rows()), allow_nan=False, indent=1) + "\n"
 
     def to_latex(self) -> str:
-        """Return the rows as a LaTeX table that needs the package booktabs."""
+        """Return the rows as a LaTeX table; it needs the package booktabs."""
         lines = [
             r"% needs \usepackage{booktabs}; " + " ".join(self.budget.splitlines()),
             f"% means of {count(len(self.seeds), 'seed')}, with 95% intervals (Student's t)",
             output.exported(self._table(every=True), "latex").rstrip(),
         ]
         lines += [f"% {mark}: {meaning}" for mark, meaning in self._marks().items()]
-        lines += [f"% {entry.policy}: {' '.join(entry.note().split())}" for entry in self.entries if entry.reasons]
+        lines += [f"% {result.policy}: {' '.join(result.note().split())}" for result in self.results if result.reasons]
         return "\n".join(lines) + "\n"
 
     def verdict(self) -> list[str]:
         """Return the best mean within the budgets, and how each other method compares with airfed's plan, in sentences.
 
-        "ahead" and "behind" only where the 95% interval of the paired difference excludes 0.
+        A method is "better" or "worse" only if the 95% interval of the paired difference excludes 0.
         """
-        contenders = self.contenders
-        if not contenders or self.score(contenders[0]) == -math.inf:
-            return ["No scheme has figures within the budgets for every seed."]
-        best, own = contenders[0], self.entry(OWN)
-        said = [f"Best mean within the budgets: {best.policy}, {self.metric} {_score(self._row(best), self.metric)}."]
+        comparable = self.comparable
+        if not comparable or self.score(comparable[0]) == -math.inf:
+            return ["No method has results within the budgets with every seed."]
+        best, own = comparable[0], self.own
+        sentences = [
+            f"Best mean within the budgets: {best.policy}, {self.metric} {_score(self._row(best), self.metric)}."
+        ]
         if own is None:
-            return [*said, f"airfed's plan ({OWN}) is not in the table."]
-        leads = {entry.policy: self.lead(entry, own) for entry in contenders if entry is not own}
-        known = {policy: lead for policy, lead in leads.items() if lead is not None}
+            return [*sentences, "airfed's plan (weighted) is not in the table."]
+        differences = {result.policy: self.difference(result, own) for result in comparable if result is not own}
+        known = {policy: difference for policy, difference in differences.items() if difference is not None}
         ranked = sorted(known, key=lambda policy: -known[policy].mean)
-        words = {1: "Ahead of", 0: "Not separated from", -1: "Behind"}
-        for sign, where in words.items():
-            listed = [f"{policy}, {self._difference(known[policy])}" for policy in ranked if known[policy].sign == sign]
+        words = {1: "Better than", 0: "Not separated from", -1: "Worse than"}
+        for sign, relation in words.items():
+            listed = [f"{policy}, {self._text(known[policy])}" for policy in ranked if known[policy].sign == sign]
             if listed:
-                said.append(f"{where} airfed's plan ({OWN}): {'; '.join(listed)}.")
+                sentences.append(f"{relation} airfed's plan ({own.policy}): {'; '.join(listed)}.")
             elif sign == 1 and known:
-                said.append(f"No rival within the budgets is ahead of airfed's plan ({OWN}).")
-        return said
+                sentences.append(
+                    f"No method within the budgets is shown to be better than airfed's plan ({own.policy})."
+                )
+        return sentences
 
     def plot(self) -> dict[str, Any]:
-        """Return the matplotlib figures by name: over privacy, over power, over the use of the channel."""
+        """Return matplotlib figures by name: accuracy over privacy, over power and over channel uses."""
         from airfed._extras import explained
 
         rows = [row for row in self.rows() if row[self.metric] is not None]
         timed = any(row["air_time"] is not None for row in rows)
         over = {
-            "league-privacy": ("epsilon_total", "exact ε of all rounds"),
-            "league-power": ("power_transmitted", "power transmitted, all devices and rounds [W]"),
-            "league-air": ("air_time", "air time [s]") if timed else ("channel_uses", "symbols sent, all rounds"),
+            "benchmark-privacy": ("epsilon_total", "exact ε in total"),
+            "benchmark-power": ("power_transmitted", "transmitted power, summed over devices and rounds [W]"),
+            "benchmark-air": ("air_time", "air time [s]") if timed else ("channel_uses", "symbols, all rounds"),
         }
         with explained():
             return {
-                name: _picture(self, rows, column, label)
+                name: _figure(self, rows, column, label)
                 for name, (column, label) in over.items()
                 if any((row[column] or 0) > 0 for row in rows)
             }
@@ -229,66 +241,72 @@ class League:
         return as_html(self.show)
 
     def show(self, console: Console) -> None:
-        """Print the table, what its marks mean, and the verdict under it."""
+        """Print the budget, the table, the meaning of its columns, and the verdict."""
         console.print(f"[bold]{escape(self.name)}[/bold] · {count(len(self.seeds), 'seed')} · {self.budget}\n")
+        if self.replaced:
+            console.print(f"{self.replaced}\n", markup=False)
         table = self._table(every=output.exporting(console))
         if table.row_count:
             console.print(table)
-            means = ["means over the seeds" + ", ± 95% intervals of their means" * (len(self.seeds) > 1)]
-            means += ["ε exact, of all rounds, by the ledger"]
-            means += [f"gap: mean points below {CEILING}, seed by seed"] if self._has_gap() else []
-            means += [f"{mark} {meaning}" for mark, meaning in self._marks().items()]
-            console.print(f"[dim]{'; '.join(means)}[/dim]")
-        told: dict[str, list[str]] = {}
-        for entry in self.entries:
-            if (note := entry.note()) not in ("", "Not private."):
-                told.setdefault(note, []).append(entry.policy)
-        for note, policies in told.items():
+            lines = ["means over the seeds" + ", ± 95% intervals of the means" * (len(self.seeds) > 1)]
+            lines += [
+                "ε total: exact, from the ledger",
+                "W: summed over devices and rounds, planned for the worst case",
+            ]
+            lines += [f"gap: to {REFERENCE} in points, paired by seed"] if self._has_gap() else []
+            lines += [f"{mark} {meaning}" for mark, meaning in self._marks().items()]
+            console.print(f"[dim]{'; '.join(lines)}[/dim]")
+        notes: dict[str, list[str]] = {}
+        for result in self.results:
+            if (note := result.note()) not in ("", "Not private."):
+                notes.setdefault(note, []).append(result.policy)
+        for note, policies in notes.items():
             console.print(f"{', '.join(policies)}: {note}", markup=False)
         console.print("")
         for sentence in self.verdict():
             console.print(f"[bold]{escape(sentence)}[/bold]")
 
     def _has_gap(self) -> bool:
-        return self.entry(CEILING) is not None and self.metric == "accuracy"
+        return self.find(REFERENCE) is not None and self.metric == "accuracy"
 
     def _marks(self) -> dict[str, str]:
-        used = "".join(entry.marks for entry in self.entries)
-        return {mark: text for mark, text in (("†", "not private"), ("*", "breaks a limit")) if mark in used}
+        used = "".join(result.marks for result in self.results)
+        return {mark: text for mark, text in (("†", "not private"), ("*", "exceeds a limit")) if mark in used}
 
     def _table(self, *, every: bool) -> Table:
-        """The methods that were trained, the best first; with `every` also those that apply and have no run."""
+        """Return the trained methods, the best first; with `every` also methods that apply and have no run."""
         timed = any(row["air_time"] is not None for row in self.rows())
-        columns = ["scheme", self.metric, "ε all", "W planned", "W sent", "air [s]" if timed else "symbols"]
-        table = plain_table(*columns, *(["gap"] if self._has_gap() else []), left=("scheme",))
+        columns = ["method", self.metric, "ε total", "W planned", "W sent", "air [s]" if timed else "symbols"]
+        table = plain_table(*columns, *(["gap"] if self._has_gap() else []), left=("method",))
         spent = ("epsilon_total", "power_total", "power_transmitted", "air_time" if timed else "channel_uses")
-        for entry, row in zip(self.entries, self.rows(), strict=True):
-            if not (entry.runs or (every and entry.applies)):
+        for result, row in zip(self.results, self.rows(), strict=True):
+            if not (result.runs or (every and result.applies)):
                 continue
             gap = "-" if row["gap"] is None else f"{100 * row['gap']:.1f}"
-            cells = [_score(row, self.metric), *(_figure(row[name]) for name in spent), gap]
+            cells = [_score(row, self.metric), *(_number(row[name]) for name in spent), gap]
             table.add_row(
-                escape(entry.policy + entry.marks),
+                escape(result.policy + result.marks),
                 *cells[: len(table.columns) - 1],
-                style="bold" if entry.policy == OWN else "",
+                style="bold" if result is self.own else "",
             )
         return table
 
-    def _difference(self, lead: Estimate) -> str:
-        """A paired difference with its interval, in words."""
+    def _text(self, difference: Estimate) -> str:
+        """Return a paired difference with its interval, in words."""
         points = self.metric == "accuracy"
         mean, low, high = (
-            f"{100 * value:.2f}" if points else number(value) for value in (lead.mean, lead.low, lead.high)
+            f"{100 * value:.2f}" if points else number(value)
+            for value in (difference.mean, difference.low, difference.high)
         )
-        mean = "+" * (lead.mean > 0) + mean + (" points" if points else " of loss")
-        sure = f"{low} to {high}, paired over {lead.count} seeds"
-        return f"{mean} ({sure if lead.count > 1 else 'one seed, so no interval'})"
+        mean = "+" * (difference.mean > 0) + mean + (" points" if points else " of loss")
+        interval = f"95% interval {low} to {high}, paired over {difference.count} seeds"
+        return f"{mean} ({interval if difference.count > 1 else 'one seed, so no interval'})"
 
 
 def spent(record: Record) -> dict[str, Any]:
-    """Return what a run reached, and what it has spent by its ledger."""
+    """Return the accuracy and loss of a run, and its expenses from the ledger."""
     run = record.run
-    assert run is not None  # its point has ended
+    assert run is not None  # the point has ended
     plan, ledger, private = run.plan, run.ledger, run.plan.private
     return {
         "accuracy": record.final.get("accuracy"),
@@ -304,58 +322,85 @@ def spent(record: Record) -> dict[str, Any]:
     }
 
 
-def _picture(league: League, rows: Sequence[Mapping[str, Any]], column: str, label: str) -> Figure:
-    """The metric over what was spent, a mark with its interval per method; methods without privacy at the right."""
-    from airfed.experiments.figures import write_note
+def _figure(benchmark: Benchmark, rows: Sequence[Mapping[str, Any]], column: str, label: str) -> Figure:
+    """Return the metric over an expense, a mark with its interval per method; methods without privacy at the right."""
     from airfed.plotting import colours
     from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, plain
+    from airfed.plotting.series import failed
 
-    metric, shown = league.metric, [row for row in rows if (row[column] or 0) > 0]
-    bounded = [row[column] for row in shown if math.isfinite(row[column])]
-    edge = max(bounded, default=1.0) * (max(bounded, default=1.0) / min(bounded, default=1.0)) ** 0.15 * 1.2
-    note = f"{league.name}: mean of {count(len(league.seeds), 'seed')}"
-    note += ", with 95% intervals (Student t)" if len(league.seeds) > 1 else ""
-    note += f". Each scheme may spend {league.budget}."
+    metric, several = benchmark.metric, len(benchmark.seeds) > 1
+    shown = [row for row in rows if (row[column] or 0) > 0]
+    at = np.array([row[column] for row in shown], dtype=np.float64)
+    means = np.array([row[metric] for row in shown])
+    lows = np.array([row[metric] if row[f"{metric}_low"] is None else row[f"{metric}_low"] for row in shown])
+    outside = failed(means) if metric == "accuracy" else np.zeros(means.size, dtype=bool)
+    outside &= means < lows[~outside].min()  # no gain where the axis has to reach as low for the others
+    note = f"{benchmark.name}: mean of {count(len(benchmark.seeds), 'seed')}"
+    note += ", with 95% intervals (Student's t)" if several else ""
+    note += f". Budget of each method: {benchmark.budget}."
     missing = ", ".join(row["policy"] for row in rows if row not in shown)
-    note += f" Without a mark, as they spend none of it or did not meter it: {missing}." if missing else ""
+    note += f" Methods without a mark spend none of it, or did not meter it: {missing}." if missing else ""
+    note += " Marks at the same place of the horizontal axis are drawn side by side."
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PAGE_INCHES, 3.4), layout="constrained")
         axes = figure.subplots()
-        axes.set_xscale("log")
-        for place, row in enumerate(shown):
-            at = row[column] if math.isfinite(row[column]) else 1.2 * edge
+        log = np.unique(at).size > 3 and at[np.isfinite(at)].max() > _WIDE / 3 * at.min()
+        axes.set_xscale("log" if log else "linear")
+        places, ends, wall = _side_by_side(np.log(at) if log else at)
+        places, ends, wall = (np.exp(each) if log else each for each in (places, ends, wall))
+        for index, row in enumerate(shown):
             half = None if row[f"{metric}_high"] is None else row[f"{metric}_high"] - row[metric]
-            mark: dict[str, Any] = {
-                "fmt": _MARKERS[place % len(_MARKERS)],
-                "color": colours.PALETTE[colours.policy(row["policy"])],
-            }
-            axes.errorbar(at, row[metric], half, ms=6, capsize=2, lw=1, alpha=0.85, label=plain(row["policy"]), **mark)
-        if len(bounded) < len(shown):
-            axes.axvline(edge, color="black", lw=0.8, ls=":")
-            axes.text(edge, 1.01, " not private", transform=axes.get_xaxis_transform(), fontsize=7)
-        means = [row[metric] for row in shown]
+            y, named = (row[metric], row["policy"])
+            if outside[index]:
+                y, half, named = (np.nan, None, f"{row['policy']}: {row[metric]:.1%}, outside the axis")
+            mark: dict[str, Any] = {"ls": "none", "ms": 5.5, "capsize": 2, "lw": 1, **colours.marker(row["policy"])}
+            axes.errorbar(places[index], y, half, label=plain(named), **mark)
+        if not np.isfinite(at).all():
+            axes.axvline(wall, color="black", lw=0.8, ls=":")
+            axes.text(wall, 1.01, " not private", transform=axes.get_xaxis_transform(), fontsize=7)
+        axes.set_xlim(*ends)
+        locator = mpl.ticker.LogLocator(subs=(1, 2, 5)) if log else mpl.ticker.MaxNLocator(6)
+        ticks = locator.tick_values(*ends) if np.unique(at).size > 1 else at[:1]
+        ticks = [tick for tick in ticks if ends[0] <= tick < min(wall, ends[1])]
+        axes.set_xticks(ticks, [number(tick) for tick in ticks])
+        axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
         if metric == "accuracy":
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, 0.0), min(high, 1.0))
-            axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=0))
+            axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1))
         elif min(means) > 0 and max(means) > _WIDE * min(means):
             axes.set_yscale("log")
         axes.set_xlabel(label)
-        axes.set_ylabel(METRICS[metric])
+        axes.set_ylabel(METRICS[metric] + ", mean and 95% interval" * several)
         figure.legend(loc="outside right upper")
-        write_note(figure, note)
+        figure.set_label(note)
     return figure
 
 
-def _estimated(metric: str, entry: Entry) -> dict[str, float | None]:
-    values = entry.scores(metric) if entry.runs else []
+def _side_by_side(at: Any) -> tuple[Any, Any, Any]:
+    """Return the places of marks, those at the same value side by side, the ends of the axis, and where ∞ begins."""
+    bounded = at[np.isfinite(at)]
+    low, high = (bounded.min(), bounded.max()) if bounded.size else (0.0, 0.0)
+    width = (high - low) or max(abs(high), 1.0)
+    wall, step = high + 0.14 * width, 0.015 * width
+    at = np.where(np.isfinite(at), at, wall + 0.14 * width)
+    column = np.round((at - low) / step)
+    rank = np.array([np.count_nonzero(column[:index] == own) for index, own in enumerate(column)])
+    size = np.array([np.count_nonzero(column == own) for own in column])
+    places = at + (rank - (size - 1) / 2) * step
+    edges = np.array([places.min(), places.max()]) + np.array([-0.07, 0.07]) * width
+    return places, edges, wall
+
+
+def _estimated(metric: str, result: MethodResult) -> dict[str, float | None]:
+    values = result.scores(metric) if result.runs else []
     found = estimate(values) if values else None
     low, high = (found.low, found.high) if found is not None and found.count > 1 else (None, None)
     return {metric: None if found is None else found.mean, f"{metric}_low": low, f"{metric}_high": high}
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """The mean; None where a value is missing, whole where all are the same whole number."""
+    """Return the mean; None if a value is missing, an integer if all are the same integer."""
     if not values or None in values:
         return None
     return values[0] if all(value == values[0] for value in values) else math.fsum(values) / len(values)
@@ -370,5 +415,5 @@ def _score(row: Mapping[str, Any], metric: str) -> str:
     return number(mean) + ("" if high is None else f" ±{number(high - mean, 2)}")
 
 
-def _figure(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else compact(float(value), 4) if math.isfinite(value) else "∞"

@@ -1,7 +1,7 @@
-"""Estimates of the constants of the bounds from the data: ζ, ϱ, G, and the norms of updates, which help to choose ϖ.
+"""Estimates of the constants of the bounds, ζ, ϱ and G, and of the norms of updates, which help to choose ϖ.
 
-They are measured along a noise-free training of all devices: at its start and after each of a few rounds that together
-make T local steps.
+They are measured along a noise-free training with full participation: at the start and after each of a few rounds,
+which have T local steps in total.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from airfed.scenario import Scenario
 from airfed.training.setup import ImageTask, QuadraticLearning, build_task
 
 _CONSTANTS: Final = ("smoothness", "strong_convexity", "initial_gap")
-_PLACES: Final = 3  # rounds of the noise-free training
+_ROUNDS: Final = 3  # of the noise-free training
 _LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
 _MOST_DEVICES: Final = 50  # whose norms are measured
-_MOST_IMAGES: Final = 500  # that the Hessian is taken over
+_MOST_IMAGES: Final = 500  # in the Hessian
 Floats = NDArray[np.float64]
 Parameters = NDArray[np.float32]
 
@@ -40,23 +40,23 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was estimated, and how."""
+    """The estimates and their methods."""
 
     smoothness: float  # ζ, ϱ and G
     strong_convexity: float
     initial_gap: float
-    optimum: float  # L*, or the lower bound that stands for it
-    how: dict[str, str]  # for each of the three, how it was obtained, as a sentence
+    optimum: float  # L*, or a lower bound of it
+    how: dict[str, str]  # the method of each of the three constants
     norms: tuple[Norms, ...]  # of the updates over E, the larger of start and middle of the training
 
-    def apply(self, world: Scenario) -> Scenario:
+    def apply(self, scenario: Scenario) -> Scenario:
         """Return the scenario with the three constants set."""
-        return world.override({f"learning.{name}": getattr(self, name) for name in _CONSTANTS})
+        return scenario.override({f"learning.{name}": getattr(self, name) for name in _CONSTANTS})
 
-    def to_toml(self, world: Scenario) -> str:
-        """Return the scenario with the constants set and a comment that says how each was obtained."""
+    def to_toml(self, scenario: Scenario) -> str:
+        """Return the scenario with the constants set, each with a comment on its method."""
         lines = []
-        for line in self.apply(world).to_toml().splitlines():
+        for line in self.apply(scenario).to_toml().splitlines():
             key = line.split(" = ", 1)[0]
             if key in self.how:
                 lines.append(f"# {self.how[key]}")
@@ -79,21 +79,21 @@ class Calibration:
         }
 
 
-def calibrate(world: Scenario) -> Calibration:
+def calibrate(scenario: Scenario) -> Calibration:
     """Return ζ, ϱ, G and the norms of updates over E for a scenario's model on its data.
 
     - ζ: the largest ‖∇²L‖₂ met on the path, by power iteration on Hessian-vector products.
     - ϱ: λ for a linear model with the regulariser (λ/2)‖w‖² (cross-entropy is convex, so λ is a lower bound that holds
-      everywhere). For any other model there is no such constant; what the proof of Theorem 1 uses of it is
-      ‖∇L‖² ≥ 2ϱ(L − L*), and ϱ is the largest for which that held on the path.
-    - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise 0, which no cross-entropy is below.
+      everywhere). Other models have no such constant. The proof of Theorem 1 uses ‖∇L‖² ≥ 2ϱ(L − L*) only, and ϱ is
+      the largest value for which this holds on the path.
+    - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise it is 0, the smallest possible cross-entropy.
     """
-    task = build_task(world)
+    task = build_task(scenario)
     try:
         if isinstance(task, QuadraticLearning):
             return _known(task)
         assert isinstance(task, ImageTask)
-        return _images(world, task)
+        return _images(scenario, task)
     finally:
         task.engine.close()
 
@@ -101,7 +101,7 @@ def calibrate(world: Scenario) -> Calibration:
 def mean_update(
     task: ImageTask, parameters: Parameters, *, steps: int = 1, round_index: int = 0
 ) -> NDArray[np.float64]:
-    """Return the mean update over all devices, which hold equally many images each; of one local step it is ∇L(w)."""
+    """Return the mean update over all devices, which have equally many images; with one local step it is ∇L(w)."""
     total, devices = np.zeros(task.dimension), np.arange(len(task.shards))
     for _, updates in task.engine.updates(parameters, devices, steps=steps, round_index=round_index):
         total += updates.sum(axis=0, dtype=np.float64)
@@ -109,32 +109,32 @@ def mean_update(
 
 
 def training_loss(task: ImageTask, parameters: Parameters) -> float:
-    """Return L(w) over every image that a device holds."""
+    """Return L(w) over the images of all devices."""
     held = np.sort(task.shards, axis=None)
     return task.engine.evaluate(parameters, task.dataset.train_images[held], task.dataset.train_labels[held])[0]
 
 
-def _images(world: Scenario, task: ImageTask) -> Calibration:
-    from airfed.learning import curvature  # here: a known task needs no torch
+def _images(scenario: Scenario, task: ImageTask) -> Calibration:
+    from airfed.learning import curvature  # lazy: a quadratic task needs no torch
 
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
     model = task.model
     linear = isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0
-    rng = seeds.stream(world.seed, "init", 1)
-    some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a user's file may be sorted by class
-    sample = curvature.Loss(model, images[some], labels[some], seed=world.seed, dtype=curvature.SINGLE)
+    rng = seeds.stream(scenario.seed, "init", 1)
+    some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a file may be sorted by class
+    sample = curvature.Loss(model, images[some], labels[some], seed=scenario.seed, dtype=curvature.SINGLE)
     path = [task.initial_parameters]
-    rounds = min(_PLACES, world.learning.total_steps)
+    rounds = min(_ROUNDS, scenario.learning.total_steps)
     for index in range(rounds):
-        mean = mean_update(task, path[-1], steps=world.learning.total_steps // rounds, round_index=index)
-        with np.errstate(over="ignore"):  # a training that diverges shows in its loss
-            path.append((path[-1] - world.learning.learning_rate * mean).astype(np.float32))
+        mean = mean_update(task, path[-1], steps=scenario.learning.total_steps // rounds, round_index=index)
+        with np.errstate(over="ignore"):  # the loss shows divergence
+            path.append((path[-1] - scenario.learning.learning_rate * mean).astype(np.float32))
     losses = [training_loss(task, parameters) for parameters in path]
     if not np.all(np.isfinite(losses)):
         raise ScenarioError(
-            f"Expected learning.learning_rate={world.learning.learning_rate:g} to be small enough for a noise-free "
-            "training: its loss is no longer a finite number."
+            f"learning.learning_rate = {scenario.learning.learning_rate:g} is too large: a noise-free training "
+            "diverges. Choose a smaller one."
         )
     smoothness, products, direction = 0.0, 0, None
     for parameters in path:
@@ -159,10 +159,8 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
         squares = [float(np.sum(np.square(mean_update(task, parameters)))) for parameters in path]
         ratios = [square / (2 * loss) for square, loss in zip(squares, losses, strict=True) if loss > 0]
         convexity = min([smoothness, *ratios])
-        how_convexity = (
-            "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, which is what the proof uses"
-        )
-        how_gap = f"G: loss {losses[0]:.4f} at the start; no cross-entropy is below 0"
+        how_convexity = "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, as the proof uses"
+        how_gap = f"G: loss {losses[0]:.4f} at the start; the cross-entropy is at least 0"
     return Calibration(
         smoothness=smoothness,
         strong_convexity=convexity,
@@ -182,15 +180,15 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
 
 def _norms(task: ImageTask, models: tuple[Parameters, ...]) -> tuple[Norms, ...]:
     devices = np.arange(min(len(task.shards), _MOST_DEVICES))
-    found = []
+    norms = []
     for steps in _LOCAL_STEPS:
         samples = []
         for model in models:
             updates = task.engine.updates(model, devices, steps=steps, round_index=0)
             samples.append(np.concatenate([np.linalg.norm(some.astype(np.float64), axis=1) for _, some in updates]))
         larger = max(samples, key=lambda sample: float(sample.mean()))
-        found.append(Norms(steps, float(larger.mean()), float(np.quantile(larger, 0.95)), float(larger.max())))
-    return tuple(found)
+        norms.append(Norms(steps, float(larger.mean()), float(np.quantile(larger, 0.95)), float(larger.max())))
+    return tuple(norms)
 
 
 def _known(task: QuadraticLearning) -> Calibration:
@@ -204,7 +202,7 @@ def _known(task: QuadraticLearning) -> Calibration:
         how={
             "smoothness": "ζ: exact, the largest eigenvalue of ∇²L",
             "strong_convexity": "ϱ: exact, the smallest eigenvalue of ∇²L",
-            "initial_gap": "G: exact, the task knows its optimum",
+            "initial_gap": "G: exact, the optimum is known",
         },
         norms=(),
     )

@@ -1,7 +1,7 @@
 """The claims of Section V, tested on the final results of every point.
 
-A claim is a difference that should be positive. It passes where the 95% interval of that difference, paired by seed
-(Student's t over the seeds' differences), lies above zero.
+A claim is a difference that should be positive. It passes if the 95% interval of that difference, paired by seed
+(Student's t), lies above zero.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from airfed.experiments.figures import Studies
 
 SETTINGS: Final = {"channel.minimum": "h_min", "link.noise_std": "σ", "learning.clip_norm": "ϖ"}  # varied
-Place = TypeVar("Place", bound=Hashable)
+Index = TypeVar("Index", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """One comparison behind a claim."""
 
-    claim: str  # what the paper says, as a sentence
-    figure: str  # on whose records it is tested
-    comparison: str  # what is compared with what
-    effect: Estimate  # the difference, positive where the claim is right
+    claim: str  # of the paper, as a sentence
+    figure: str  # whose records test it
+    comparison: str  # the two sides
+    effect: Estimate  # the difference, positive if the claim is true
     unit: str = "points"  # of the effect
-    remark: str = ""  # what a reader must know
+    remark: str = ""
 
     @property
     def passed(self) -> bool:
@@ -44,11 +44,11 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """Why it failed; empty where it passed."""
+        """Why it failed; empty if it passed."""
         if self.passed:
             return ""
         unclear = f"{self.effect.count} seeds do not separate it from zero"
-        return "the opposite was found" if self.effect.high < 0 else unclear
+        return "the records show the opposite" if self.effect.high < 0 else unclear
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as plain values."""
@@ -58,9 +58,9 @@ class Verdict:
         return {**{name: getattr(self, name) for name in names}, **effect}
 
 
-def summary(tested: Sequence[Verdict]) -> str:
+def summary(verdicts: Sequence[Verdict]) -> str:
     """Return how many comparisons pass, in words."""
-    return f"{sum(verdict.passed for verdict in tested)} of {len(tested)} comparisons pass"
+    return f"{sum(verdict.passed for verdict in verdicts)} of {len(verdicts)} comparisons pass"
 
 
 def final_results(found: Studies) -> DataFrame:
@@ -71,13 +71,13 @@ def final_results(found: Studies) -> DataFrame:
     for name, study in found.items():
         try:
             complete = study.complete() if study.records else []
-        except RunError:  # its figure says why; the results of the others stand
+        except RunError:  # its figure reports the reason
             continue
         for seed, record in complete:
-            world, plan, final = record.point.scenario, record.plan, record.final
-            assert world is not None  # it ended
-            settings = (world.channel.minimum, world.link.received_std, world.learning.clip_norm)
-            row = {"experiment": name, "dataset": world.learning.dataset, "label": record.point.label, "seed": seed}
+            scenario, plan, final = record.point.scenario, record.plan, record.final
+            assert scenario is not None  # it ended
+            settings = (scenario.channel.minimum, scenario.link.received_std, scenario.learning.clip_norm)
+            row = {"experiment": name, "dataset": scenario.learning.dataset, "label": record.point.label, "seed": seed}
             row |= dict(zip(SETTINGS, map(float, settings), strict=True))
             row |= {key: plan[key] for key in ("num_devices", "num_scheduled", "rounds")}
             row |= {"status": record.status, "binding": plan["binding"]}
@@ -87,18 +87,18 @@ def final_results(found: Studies) -> DataFrame:
 
 
 def final_table(results: DataFrame) -> list[list[str]]:
-    """Return the final results of one experiment: header, then one row per design, means over seeds ± 95%."""
+    """Return the final results of one experiment: header, then one row per design, with means over seeds ± 95%."""
     varied = [key for key in SETTINGS if (results.groupby("label")[key].nunique() > 1).any()]
     table = [["design", *(SETTINGS[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
-    for (label, *places), rows in results.groupby(["label", *varied], sort=False):
+    for (label, *settings), rows in results.groupby(["label", *varied], sort=False):
         accuracy, loss = estimate(100 * rows["accuracy"]), estimate(rows["loss"])
-        sure = len(rows) > 1
+        several = len(rows) > 1
         table.append(
             [
-                *(label, *(f"{place:g}" for place in places)),
+                *(label, *(f"{value:g}" for value in settings)),
                 *(span(list(rows[key])) for key in ("num_scheduled", "rounds")),
-                f"{accuracy.mean:.1f}" + (f" ± {accuracy.half_width:.1f}" if sure else ""),
-                f"{loss.mean:.3g}" + (f" ± {loss.half_width:.3g}" if sure else ""),
+                f"{accuracy.mean:.1f}" + (f" ± {accuracy.half_width:.1f}" if several else ""),
+                f"{loss.mean:.3g}" + (f" ± {loss.half_width:.3g}" if several else ""),
                 ", ".join(sorted(set(rows["binding"].str.replace("_power", "")))),
             ]
         )
@@ -125,29 +125,29 @@ def differences(results: DataFrame, first: str, *, claim: str, figure: str, rema
     return [Verdict(comparison=f"{first} − {other}", effect=estimate(own), **about) for other, own in others.items()]
 
 
-def best_place(curves: Mapping[Place, Mapping[int, float]], seeds: Sequence[int]) -> Place:
-    """Return the place of the highest mean over the seeds; the first of several."""
-    return max(curves, key=lambda place: float(np.mean([curves[place][seed] for seed in seeds])))
+def best_point(curves: Mapping[Index, Mapping[int, float]], seeds: Sequence[int]) -> Index:
+    """Return the grid point with the highest mean over the seeds; the first of several."""
+    return max(curves, key=lambda point: float(np.mean([curves[point][seed] for seed in seeds])))
 
 
-def best_by_others(curves: Mapping[Place, Mapping[int, float]]) -> dict[int, Place]:
-    """Return, for each seed, the place that is best on the other seeds, so that choosing it is not biased.
+def best_by_others(curves: Mapping[Index, Mapping[int, float]]) -> dict[int, Index]:
+    """Return, for each seed, the grid point that is best on the other seeds, so that the selection is not biased.
 
-    A single seed has no others, and chooses for itself.
+    A single seed selects for itself.
     """
     seeds = sorted(next(iter(curves.values())))
-    return {seed: best_place(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
+    return {seed: best_point(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
 
 
 def check(results: DataFrame) -> list[Verdict]:
     """Return the verdicts on every claim whose experiments are among the results.
 
-    Fig. 4 and Fig. 5 share runs, over I and over E = T/I: a comparison of the same runs is listed once.
+    Fig. 4 and Fig. 5 share runs, over I and over E = T/I; a comparison of the same runs is listed once.
     """
     own = {name: results[results["experiment"] == name] for name in TESTS} if len(results) else {}
-    found = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
-    over_rounds = [verdict.effect for verdict in found if verdict.figure == "fig4"]
-    return [verdict for verdict in found if verdict.figure != "fig5" or verdict.effect not in over_rounds]
+    verdicts = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
+    over_rounds = [verdict.effect for verdict in verdicts if verdict.figure == "fig4"]
+    return [verdict for verdict in verdicts if verdict.figure != "fig5" or verdict.effect not in over_rounds]
 
 
 def _scheduling(results: DataFrame) -> list[Verdict]:
@@ -177,7 +177,7 @@ def _rounds(results: DataFrame) -> list[Verdict]:
 
 
 def _local_steps(results: DataFrame) -> list[Verdict]:
-    steps = results["rounds"].max()  # I = T is among them: E = 1
+    steps = results["rounds"].max()  # I = T is one of them, with E = 1
     verdicts = []
     for column, unit, sign in (("accuracy", "points", 100.0), ("loss", "nats", -1.0)):
         curves = {steps // number: sign * by_seed(results, column, rounds=number) for number in set(results["rounds"])}
@@ -191,8 +191,8 @@ def _overall(results: DataFrame) -> list[Verdict]:
 
 
 def _interior(curves: Mapping[int, Series], *, claim: str, figure: str, symbol: str, unit: str) -> list[Verdict]:
-    """The best place against both ends. It is chosen by the other seeds, so that choosing it is not biased."""
-    own = {place: curves[place].to_dict() for place in sorted(curves)}
+    """Compare the best grid point with both ends. The other seeds select it, so that the selection is not biased."""
+    own = {point: curves[point].to_dict() for point in sorted(curves)}
     best = best_by_others(own)
     chosen = " or ".join(map(str, sorted(set(best.values()))))
     return [
@@ -200,7 +200,7 @@ def _interior(curves: Mapping[int, Series], *, claim: str, figure: str, symbol: 
             claim=claim,
             figure=figure,
             comparison=f"best {symbol} − {symbol} = {end}",
-            effect=estimate([own[place][seed] - own[end][seed] for seed, place in best.items()]),
+            effect=estimate([own[point][seed] - own[end][seed] for seed, point in best.items()]),
             unit=unit,
             remark=f"best {symbol} = {chosen}, chosen by the other seeds",
         )

@@ -1,7 +1,7 @@
-"""Records of a sweep's points on disk, the tables made of them, and means over seeds with their intervals.
+"""Records of a sweep's points on disk, tables of them, and means over seeds with their intervals.
 
-`DIR/runs/KEY/` is the run directory of a point, `DIR/records/KEY.json` says how it ended (written last, whole), and
-`DIR/points` and `DIR/rounds` (.csv and .parquet) are the tidy tables: one row per point, one row per point and round.
+`DIR/runs/KEY/` is the run directory of a point. `DIR/records/KEY.json` is its status, written last and atomically.
+`DIR/points` and `DIR/rounds` (.csv and .parquet) are tidy tables: one row per point, one row per point and round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from airfed import _extras
-from airfed._disk import write_whole
+from airfed._disk import write_atomic
 from airfed.experiments.points import Point
 from airfed.plotting.series import half_width
 from airfed.training.directory import RunError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RECORD_FORMAT: Final = 1
-ENDED: Final = ("finished", "exhausted", "diverged")  # any other status is run again
+ENDED: Final = ("finished", "exhausted", "diverged")  # points of any other status are run again
 _PLAN: Final = ("num_devices", "num_scheduled", "rounds", "alignment", "clip_norm", "binding", "epsilon_round")
 _SPENT: Final = ("power_planned_total", "power_transmitted_total")
 _FINAL: Final = ("loss", "accuracy", "test_loss", "power_transmitted_total", "clipped_share", "averages")
@@ -37,17 +37,17 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """How a point ended."""
+    """The result of a point."""
 
     point: Point  # of the sweep
     status: str  # "finished", "exhausted", "diverged", "stopped" or "failed"
-    message: str = ""  # the reason, unless it finished
-    seconds: float = 0.0  # of computing, over all attempts
-    run: Run | None = None  # its run directory, once it has ended
+    message: str = ""  # the reason, unless finished
+    seconds: float = 0.0  # wall time of all attempts
+    run: Run | None = None  # if it has ended
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        """The plan of its run as plain values; empty where there is none."""
+        """The plan of its run as plain values; empty without a run."""
         return {} if self.run is None else self.run.figures
 
     @property
@@ -57,18 +57,18 @@ class Record:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to run."""
+        """Whether the point need not be run again."""
         return self.status in ENDED
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """The metrics of the last evaluated round (of the last round, where none was evaluated); the power of all."""
+        """The metrics of the last evaluated round, or of the last round, with the power of all rounds."""
         evaluated = [metrics for metrics in self.rounds if metrics["loss"] is not None]
-        found = (evaluated or self.rounds or [{}])[-1]
-        return {**found, **({name: self.rounds[-1].get(name) for name in _SPENT} if self.rounds else {})}
+        last = (evaluated or self.rounds or [{}])[-1]
+        return {**last, **({name: self.rounds[-1].get(name) for name in _SPENT} if self.rounds else {})}
 
     def row(self) -> dict[str, Any]:
-        """Return the point as one row of the tidy table; its total ε is what the ledger has charged."""
+        """Return the point as one row of the tidy table, with the ε that the ledger charged."""
         return {
             "point": self.point.key,
             "label": self.point.label,
@@ -84,7 +84,7 @@ class Record:
         }
 
     def round_rows(self) -> list[dict[str, Any]]:
-        """Return the rounds as rows of the long table; `step` counts local steps from the start."""
+        """Return the rounds as rows of the table of rounds; `step` counts local steps from the start."""
         rows, step = [], 0
         for metrics in self.rounds:
             step += metrics["steps"]
@@ -99,25 +99,25 @@ def run_path(out: Path, key: str) -> Path:
 
 
 def record_path(out: Path, key: str) -> Path:
-    """Return the file that says how a point ended."""
+    """Return the file with the status of a point."""
     return out / "records" / f"{key}.json"
 
 
 def mark_path(out: Path, key: str) -> Path:
-    """Return the file that exists while a point is running; one that is left names a point that a crash interrupted."""
+    """Return the file that exists while a point is running; a crash leaves it behind."""
     return out / "records" / f"{key}.begun"
 
 
 def write(out: Path, key: str, *, status: str, message: str, seconds: float) -> None:
-    """Write how a point ended, whole or not at all."""
+    """Write the status of a point, atomically."""
     file = record_path(out, key)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"format": RECORD_FORMAT, "key": key, "status": status, "message": message, "seconds": seconds}
-    write_whole(file, json.dumps(content).encode())
+    write_atomic(file, json.dumps(content).encode())
 
 
 def peek(out: Path, key: str) -> dict[str, Any]:
-    """Return the content of a point's record, unchecked; empty where it cannot be read."""
+    """Return the content of a point's record, unchecked; empty if it cannot be read."""
     try:
         return {**json.loads(record_path(out, key).read_bytes())}
     except (OSError, ValueError, TypeError):
@@ -125,14 +125,14 @@ def peek(out: Path, key: str) -> dict[str, Any]:
 
 
 def read(out: Path, point: Point) -> Record | None:
-    """Return the record of a point, or None where there is none yet."""
+    """Return the record of a point; None if there is none yet."""
     if point.problem:
         return Record(point=point, status="failed", message=point.problem)
     file = record_path(out, point.key)
     try:
         content = json.loads(file.read_bytes())
         if content["format"] != RECORD_FORMAT:
-            raise RunError(f"Expected a record of format {RECORD_FORMAT} in {file}; this one is of another version.")
+            raise RunError(f"{file} must be a record of format {RECORD_FORMAT}; another version of airfed wrote it.")
         status, message, seconds = str(content["status"]), str(content["message"]), float(content["seconds"])
         if not 0 <= seconds < math.inf:
             raise ValueError("no duration")
@@ -141,16 +141,16 @@ def read(out: Path, point: Point) -> Record | None:
     except RunError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
-        raise RunError(f"Cannot read {file}: it is damaged; remove it to have the point taken up again.") from None
+        raise RunError(f"Cannot read {file}: it is damaged. To run the point again, remove it.") from None
     try:
         run = Run.open(run_path(out, point.key)).checked() if status in ENDED else None
-    except ValueError as error:  # of the ledger, the scenario or the run
+    except ValueError as error:  # in the ledger, the scenario or the run
         raise RunError(str(error)) from None
     return Record(point=point, status=status, message=message, seconds=seconds, run=run)
 
 
 def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
-    """Write the tidy tables as CSV and, where pyarrow is installed, as Parquet, and return the files."""
+    """Write the tidy tables as CSV and, if pyarrow is installed, as Parquet; return the files."""
     tables = {
         "points": data_frame([record.row() for record in records]),
         "rounds": data_frame([row for record in records for row in record.round_rows()]),
@@ -160,17 +160,17 @@ def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
         content |= {out / f"{name}.parquet": _parquet(table) for name, table in tables.items()}
     try:
         for file, whole in content.items():
-            write_whole(file, whole)
+            write_atomic(file, whole)
     except OSError as error:
         raise RunError(
-            f"Cannot write the tables to {out}: {error.strerror or error}. The runs are kept; the same command writes "
-            "the tables once there is room."
+            f"Cannot write the tables to {out}: {error.strerror or error}. The runs are kept. Free some space "
+            "and repeat the command to write the tables."
         ) from None
     return list(content)
 
 
 def data_frame(rows: Rows) -> DataFrame:
-    """Return rows as a data frame of plain objects, so that CSV keeps every bit; lists and tables become JSON."""
+    """Return rows as a data frame of plain objects, so that CSV keeps all digits; lists and tables become JSON."""
     import pandas as pd
 
     cells = [
@@ -181,7 +181,7 @@ def data_frame(rows: Rows) -> DataFrame:
 
 
 def _parquet(table: DataFrame) -> bytes:
-    """The table as a Parquet file; a column of mixed kinds is kept as text."""
+    """Return the table as a Parquet file; a column of mixed types becomes text."""
     for name, column in table.items():
         kinds = {type(value) for value in column.dropna()}
         if len(kinds) > 1 and not kinds <= {int, float}:
@@ -191,7 +191,7 @@ def _parquet(table: DataFrame) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean with its 95% interval over `count` seeds; the interval is infinite where there is one seed."""
+    """A mean with its 95% interval over `count` seeds; with one seed the interval is infinite."""
 
     mean: float
     low: float
@@ -205,7 +205,7 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval lies above or below 0; 0 where the seeds do not separate the mean from it."""
+        """1 or -1 if the interval lies above or below 0; 0 if it contains 0."""
         return int(self.low > 0) - int(self.high < 0)
 
     def __neg__(self) -> Estimate:

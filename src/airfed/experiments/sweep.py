@@ -1,7 +1,7 @@
-"""Run many points: in parallel, resumable, one failing without the others. Sweeps, benchmarks and pilots run here.
+"""Run many points in parallel, resumable and isolated from each other's failures: sweeps, benchmarks, pilot runs.
 
-Workers report through files only: each point's run directory and record. So a sweep survives an interruption, and the
-same points can be dispatched to a cluster (whose workers must share the file system of the directory).
+Worker processes report through files only: the run directory and the record of each point. So a sweep survives an
+interruption, and a cluster whose workers share the file system can run the same points.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _NEEDS: Final = {
     "ray": ("ray", 'Backend ray needs Ray: pip install "ray".'),
     "dask": ("distributed", 'Backend dask needs Dask: pip install "dask[distributed]".'),
 }
-_PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
+_LOCK_TIMEOUT: Final = 60.0  # [s] for a worker process of an earlier, killed sweep to release its run
 _POLL_SECONDS: Final = 0.5
 
-# Warnings about a round (a refused update, say) are in its record; parallel runs must not print over each other.
+# Warnings about a round are in its record; parallel runs must not print over each other.
 logging.getLogger("airfed").addHandler(logging.NullHandler())
 
 
 class WorkerDied(Exception):
-    """A worker process is gone, and the point that it was running with it."""
+    """A worker process died while it ran a point."""
 
 
 def check_backend(backend: Backend, address: str | None = None) -> None:
     """Raise unless the backend can be used, before any work is done."""
     if backend == "loky" and address is not None:
-        raise ValueError("Expected an address only with backend ray or dask.")
+        raise ValueError("--address needs --backend ray or --backend dask.")
     _extras.require("joblib", "pandas", "jinja2")
     if backend != "loky":
         package, sentence = _NEEDS[backend]
@@ -70,19 +70,19 @@ def run(
 ) -> list[Record]:
     """Run the points that have no record yet and return the records of all, in the order of `points`.
 
-    A point that ended before is not run again, an interrupted one is resumed from its checkpoint. One that fails is
-    recorded with the sentence that says why, and tried again next time. One whose process dies is tried once more by
-    itself after the others; if that process dies as well, the point has failed.
+    A point that ended is not run again, an interrupted one is resumed from its checkpoint. A failed one is recorded
+    with the reason, and run again by the next call. A point whose process dies is run once more in a process of its
+    own after the others; if that process dies too, the point has failed.
 
     Args:
-        points: to run; two with one key are run once.
+        points: to run; points with the same key are run once.
         out: directory of `runs/` and `records/`.
-        jobs: points at a time; with more than one, each has one thread.
-        backend: "loky" (processes of this machine), "ray" or "dask" (joblib's own backends to a cluster).
-        address: of the Ray or Dask cluster; without it one is started on this machine.
-        console: shows the progress bar (with Ray, whose backend returns all results at once, only its end).
+        jobs: number of parallel runs; with more than one, each has one thread.
+        backend: "loky" (processes of this machine), "ray" or "dask" (joblib's backends for a cluster).
+        address: of the Ray or Dask cluster; by default one is started on this machine.
+        console: for the progress bar (Ray returns all results at once, so there it shows the end only).
         title: of the progress bar.
-        stop: polled twice a second; True stops every point at its next chance, with a checkpoint.
+        stop: polled twice a second; True stops every point after its round, with a checkpoint.
     """
     if points:
         check_backend(backend, address)
@@ -90,14 +90,14 @@ def run(
     with _locked(out), _stop_file(out, stop) as stop_file, _bar(console, title) as bar:
         todo = {point.key: point.scenario for point in points if point.scenario is not None and is_open(out, point)}
         for key in todo:
-            if results.peek(out, key).get("status") == "failed":  # it is tried again
+            if results.peek(out, key).get("status") == "failed":  # run it again
                 results.record_path(out, key).unlink()
         parent = os.getpid() if backend == "loky" and jobs > 1 else 0
-        one = {"run.threads": 1} if jobs > 1 else {}
-        tasks = [
-            (world.override(one).model_copy(update={"folder": world.folder.resolve()}), out, key, stop_file, parent)
-            for key, world in todo.items()
-        ]
+        tasks: list[Task] = []
+        for key, scenario in todo.items():
+            own = scenario.override({"run.threads": 1} if jobs > 1 else {})
+            own = own.model_copy(update={"folder": scenario.folder.resolve()})
+            tasks.append((own, out, key, stop_file, parent))
         total = len({point.key or index for index, point in enumerate(points)})
         line = bar.add_task("points", total=total, completed=total - len(todo))
         failed: list[str] = []
@@ -112,9 +112,9 @@ def run(
         return [_result(out, point) for point in points]
 
 
-def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int = 0) -> str:
-    """Run or resume one point, write its record and return its key; called in a worker."""
-    from airfed.training.execution import execute  # lazy: a parent that only reads records needs no engine
+def run_point(scenario: Scenario, out: Path, key: str, stop_file: Path, parent: int = 0) -> str:
+    """Run or resume one point, write its record and return its key; called in a worker process."""
+    from airfed.training.execution import execute  # lazy: the parent process needs no engine
 
     def stop() -> bool:
         return stop_file.exists() or (parent > 0 and os.getppid() != parent)
@@ -132,24 +132,28 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int
         try:
             with _extras.explained():
                 outcome = execute(
-                    world, path, resume=resume, stop=stop, on_start=lambda setup, first_round: began.append(first_round)
+                    scenario,
+                    path,
+                    resume=resume,
+                    stop=stop,
+                    on_start=lambda setup, first_round: began.append(first_round),
                 )
             status, message = outcome.status, outcome.message
-        except (Exception, SystemExit) as error:  # of a user's own model, too: the other points must go on
+        except (Exception, SystemExit) as error:  # also from a user's model: the other points must continue
             status, message = "failed", _reason(error)
             if resume and not began:
-                message += f" Move {path} away to have the point run afresh."
+                message += f" To run the point from the start, move {path} away."
         results.write(out, key, status=status, message=message, seconds=before + time.monotonic() - started)
         mark.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(
-            f"Cannot write to {out}: {error.strerror or error}. What was saved is intact; the same command goes on."
+            f"Cannot write to {out}: {error.strerror or error}. Saved runs are intact; the same command resumes."
         ) from None
     return key
 
 
 def is_open(out: Path, point: Point) -> bool:
-    """Return whether the point is still to be run. A record that cannot be read is left as it is, and so is its run."""
+    """Return whether the point must be run; a point with an unreadable record is not run."""
     try:
         record = results.read(out, point)
     except RunError:
@@ -158,15 +162,15 @@ def is_open(out: Path, point: Point) -> bool:
 
 
 def remaining(points: Sequence[Point], out: Path) -> str:
-    """Return in one sentence how many runs there are and how many of them are done."""
-    different = {point.key: point for point in points if point.key}
-    left = sum(is_open(out, point) for point in different.values())
-    runs = count(len(different), "run")
-    return f"{runs}: {len(different) - left} done already, {left} to do." if left else f"{runs}, all done already."
+    """Return the number of runs and of finished runs, in one sentence."""
+    unique = {point.key: point for point in points if point.key}
+    left = sum(is_open(out, point) for point in unique.values())
+    runs = count(len(unique), "run")
+    return f"{runs}: {len(unique) - left} finished, {left} to do." if left else f"{runs}, all finished."
 
 
 def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callable[[], bool]) -> None:
-    """Dispatch all tasks; where a worker dies, the others first, and then each that it may have run by itself."""
+    """Dispatch all tasks. If a worker process dies, repeat its possible tasks last, one by one."""
     suspects: list[Task] = []
     while tasks:
         try:
@@ -174,12 +178,14 @@ def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callabl
             break
         except WorkerDied as died:
             if stop():
-                return  # the same signal reached the workers
+                return  # the same signal reached the worker processes
             settled = (*results.ENDED, "failed")
             left = [task for task in tasks if results.peek(task[1], task[2]).get("status") not in settled]
             begun = {task[2] for task in left if results.mark_path(task[1], task[2]).exists()}
             if not begun:
-                raise RunError(f"A worker process died ({died}) before it began; what ended is kept.") from None
+                raise RunError(
+                    f"A worker process died ({died}) before it began a run. Finished runs are kept."
+                ) from None
             suspects += [task for task in left if task[2] in begun]
             tasks = [task for task in left if task[2] not in begun]
     for task in suspects:
@@ -190,7 +196,7 @@ def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callabl
         except WorkerDied:
             if not stop():
                 _, out, key, *_ = task
-                message = "The process that ran it died twice (out of memory?); fewer --jobs leave more for each."
+                message = "Its process died twice, perhaps out of memory. Fewer --jobs leave more memory for each."
                 results.write(out, key, status="failed", message=message, seconds=0.0)
                 results.mark_path(out, key).unlink(missing_ok=True)
 
@@ -198,7 +204,7 @@ def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callabl
 def _dispatch(tasks: Sequence[Task], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
     """Call `run_point` on the tasks, `jobs` at a time, and yield their keys as they end.
 
-    With `apart` even a single task has a worker process, so that its death is not ours.
+    With `apart` even a single task has a worker process, so that its crash does not end this process.
     """
     import joblib
 
@@ -214,10 +220,10 @@ def _dispatch(tasks: Sequence[Task], *, jobs: int, backend: Backend, address: st
 
 @contextmanager
 def _interrupts_kept_from_workers() -> Iterator[None]:
-    """Start processes so that Ctrl-C, which a terminal sends to all of them, does not kill them in a round.
+    """Block SIGINT in worker processes, because a terminal sends Ctrl-C to all processes.
 
-    A child inherits the signal mask of the thread that starts it. This process still gets the signal, through the
-    thread that polls `stop`; the workers see the stop file.
+    A child process inherits the signal mask of the thread that starts it. This process still gets the signal in the
+    thread that polls `stop`; the worker processes see the stop file.
     """
     resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -229,22 +235,22 @@ def _interrupts_kept_from_workers() -> Iterator[None]:
 
 @contextmanager
 def _cluster(backend: Backend, address: str | None, jobs: int, *, apart: bool) -> Iterator[str]:
-    """Yield the name under which joblib reaches the backend."""
+    """Yield joblib's name of the backend."""
     if backend == "loky":
         yield "loky" if jobs > 1 or apart else "sequential"
     elif backend == "ray":
         import ray
         from ray.util.joblib import register_ray
 
-        mine = not ray.is_initialized()
-        if mine:
+        started = not ray.is_initialized()
+        if started:
             local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         register_ray()  # type: ignore[no-untyped-call]
         try:
             yield "ray"
         finally:
-            if mine:
+            if started:
                 ray.shutdown()
     else:
         from distributed import Client
@@ -256,26 +262,26 @@ def _cluster(backend: Backend, address: str | None, jobs: int, *, apart: bool) -
 
 @contextmanager
 def _stop_file(out: Path, stop: Callable[[], bool]) -> Iterator[Path]:
-    """Yield the file that stops all workers; it appears when `stop` returns True or this process fails."""
+    """Yield the file that stops all worker processes; it is created when `stop` returns True or this process fails."""
     file, done = out / f".stop-{os.getpid()}", threading.Event()
 
-    def appear() -> None:
-        with suppress(OSError):  # on a full disk the workers stop by themselves
+    def create() -> None:
+        with suppress(OSError):  # on a full disk the worker processes stop by themselves
             file.touch()
 
     def poll() -> None:
         while not done.wait(_POLL_SECONDS):
             if stop():
-                appear()
+                create()
 
-    for left in out.glob(".stop-*"):  # of a sweep that crashed; its workers are gone
+    for left in out.glob(".stop-*"):  # of a crashed sweep
         left.unlink(missing_ok=True)
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield file
     except BaseException:
-        appear()  # and stays: a worker that outlives a crash must still find it
+        create()  # and keep it for worker processes that outlive this one
         raise
     else:
         done.set()
@@ -293,13 +299,13 @@ def _bar(console: Console | None, title: str) -> Progress:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, (ValueError, OSError, MemoryError)) and str(error):
-        return str(error)  # a sentence of ours, or of the system
+        return str(error)  # a message of airfed or of the system
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def _free(path: Path, stop: Callable[[], bool]) -> bool:
-    """Wait until no worker of an earlier sweep, which was killed, holds the run; return False when told to stop."""
-    deadline = time.monotonic() + _PATIENCE
+    """Wait until no worker process of an earlier, killed sweep locks the run; return False if stopped."""
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while time.monotonic() < deadline and is_locked(path / ".lock"):
         if stop():
             return False
@@ -309,12 +315,12 @@ def _free(path: Path, stop: Callable[[], bool]) -> bool:
 
 def _result(out: Path, point: Point) -> Record:
     try:
-        return results.read(out, point) or Record(point=point, status="stopped", message="Not begun yet.")
+        return results.read(out, point) or Record(point=point, status="stopped", message="Not started yet.")
     except RunError as error:
         message = str(error)
         if "remove it" not in message:
             kept = f"{results.record_path(out, point.key)} and {results.run_path(out, point.key)}"
-            message += f" Move {kept} away to have the point run afresh, or give another --out."
+            message += f" To run the point from the start, move {kept} away, or choose another --out."
         return Record(point=point, status="failed", message=message)
 
 
@@ -327,5 +333,5 @@ def _locked(out: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RunError(f"Another sweep is running in {out}.") from None
         except OSError as error:
-            raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
+            raise RunError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
         yield

@@ -1,4 +1,4 @@
-"""The planner as a live page: move a slider, read the plan. Its threat model is in docs/explore.md."""
+"""The planner as a live page; docs/explore.md describes it and its threat model."""
 
 from airfed.explorer.design import Design
 

@@ -1,4 +1,4 @@
-// The little that the page does by itself: theme, address, clipboard, drawer, figures in charts.
+// Client side: theme, address, clipboard, drawer, number formats of charts.
 window.airfed = {
   number(value) {
     if (value === null || value === undefined || Number.isNaN(Number(value))) return "–";
@@ -37,7 +37,7 @@ window.airfed = {
     if (!opened) button.focus();
   },
   fit() {
-    // The side bar ends where the window does, wherever it begins.
+    // The side bar extends to the bottom of the window.
     const side = document.querySelector("#controls");
     const top = Math.max(Math.round(side.getBoundingClientRect().top), 66);
     side.style.setProperty("--room", `${Math.max(innerHeight - top - 14, 280)}px`);

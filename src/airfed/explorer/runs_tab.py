@@ -1,4 +1,4 @@
-"""The Runs tab: run directories below one folder, read as they grow, never written; a bad one hides no other."""
+"""The Runs tab: run directories below a folder, read while they grow. A damaged run does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nicegui import ui
 from airfed._disk import is_locked
 from airfed.explorer.charts import Options, axis, chart, line
 from airfed.explorer.design import resume_command
-from airfed.explorer.elements import Chart, Table, card, command_dialog, show_if, show_table, text
+from airfed.explorer.elements import CardBox, Cards, command_dialog, text
+from airfed.explorer.view import Card, Table
 from airfed.explorer.worker import RefusedError, compute
 from airfed.text.phrases import ADVERSARIES, METRICS, count, number, privacy_terms
 from airfed.training.directory import runs_below
@@ -24,15 +25,15 @@ from airfed.training.run import Run
 
 Stamp = tuple[tuple[str, int, int], ...]
 
-MOST_COMPARED: Final = 6
+MOST_SELECTED: Final = 6
 _MOST_LISTED: Final = 100
 _MOST_BYTES: Final = 64_000_000  # of one file
 _READ: Final = ("run.json", "plan.json", "metrics.jsonl", "ledger.jsonl", "scenario.toml", "devices.csv")
-_CHARTS: Final = ("accuracy", "loss", "epsilon_total", "power_planned_total")
+_CHARTS: Final = ("accuracy", "loss", "epsilon_total", "power_planned_total", "clip_norm")
 
 
-class Entry(NamedTuple):
-    """A run in the list: its name, a line about it, its state ("training", "done", "stopped", "bad")."""
+class RunItem(NamedTuple):
+    """A run in the list: name, summary, state ("training", "done", "stopped", "bad")."""
 
     name: str
     text: str
@@ -40,35 +41,35 @@ class Entry(NamedTuple):
     resumable: bool = False
 
 
-class Runs(NamedTuple):
-    """What the tab shows: the list, newest first, and of the ticked runs curves (None: not recorded) and ledgers."""
+class RunsView(NamedTuple):
+    """Content of the tab: the runs, newest first, and the curves (None: not recorded) and ledgers of selected ones."""
 
-    seen: object  # of which runs it tells, and when their files were written
-    entries: list[Entry]
+    seen: object  # the selection and the times and sizes of the files
+    entries: list[RunItem]
     names: list[str]
     curves: list[Options | None]
     ledgers: Table
 
 
-def read(root: Path, ticked: tuple[str, ...] | None, seen: object) -> Runs | None:
-    """Return the runs below a folder (ticked None: the newest in detail); None if nothing has changed since `seen`."""
+def read(root: Path, selected: tuple[str, ...] | None, seen: object) -> RunsView | None:
+    """Return the runs below a folder (selected None: the newest); None if nothing has changed since `seen`."""
     try:
         found = [(folder.relative_to(root).as_posix(), _stamp(folder)) for folder in runs_below(root, most=500)]
     except OSError:
-        found = [(".", _stamp(root))]  # which says why it cannot be listed
+        found = [(".", _stamp(root))]  # reading it gives the reason
     found.sort(key=lambda each: max(written for _, written, _ in each[1]), reverse=True)
-    if (ticked, found) == seen:
+    if (selected, found) == seen:
         return None
     runs = [_read_run(root, name, stamp) for name, stamp in found[:_MOST_LISTED]]
     good = {entry.name: run for entry, run in runs if run is not None}
-    chosen = {name: good[name] for name in (list(good)[:1] if ticked is None else ticked) if name in good}
-    curves = [_curves(chosen, metric) for metric in _CHARTS]
-    ledgers = [_ledger(name, run) for name, run in chosen.items()]
-    return Runs((ticked, found), [entry for entry, _ in runs], list(chosen), curves, ledgers)
+    shown = {name: good[name] for name in (list(good)[:1] if selected is None else selected) if name in good}
+    curves = [_curves(shown, metric) for metric in _CHARTS]
+    ledgers = [_ledger(name, run) for name, run in shown.items()]
+    return RunsView((selected, found), [entry for entry, _ in runs], list(shown), curves, ledgers)
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Name, time and size of every file that is read; "!" stands before what is no file."""
+    """Return name, time and size of the files that are read; "!" marks those that are not regular files."""
     found = [(".lock", 0, int(is_locked(folder / ".lock")))]
     for name in (*_READ, "model.safetensors"):
         with contextlib.suppress(OSError):
@@ -80,108 +81,96 @@ def _stamp(folder: Path) -> Stamp:
 _opened: Final = lru_cache(maxsize=_MOST_LISTED)(lambda folder, stamp: Run.open(folder))  # once for each stamp
 
 
-def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
+def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[RunItem, Run | None]:
     try:
-        for file, _, size in stamp:  # a pipe would be waited for, and a huge file fills the memory
+        for file, _, size in stamp:  # reading a pipe would block, a huge file would fill the memory
             if file.startswith("!") or (size > _MOST_BYTES and file in _READ):
-                raise ValueError(f"Expected {file.lstrip('!')} to be a file of at most {_MOST_BYTES // 10**6} MB.")
-        os.listdir(root / name)  # says why it cannot be looked into
+                raise ValueError(f"{file.lstrip('!')} must be a regular file of at most {_MOST_BYTES // 10**6} MB.")
+        os.listdir(root / name)  # raises if the directory cannot be read
         run = _opened(root / name, stamp).checked()
-        _ = _ledger(name, run), [_curves({name: run}, metric) for metric in _CHARTS]  # what fails, fails here
+        _ = _ledger(name, run), [_curves({name: run}, metric) for metric in _CHARTS]  # raises if damaged
     except (OSError, ValueError, ArithmeticError, LookupError) as error:
-        said = str(error) if isinstance(error, ValueError) else f"Cannot be read: {error!r}."
-        return Entry(name, said, resumable="--resume" in said), None
+        reason = str(error) if isinstance(error, ValueError) else f"This run cannot be read: {error!r}."
+        return RunItem(name, reason, resumable="--resume" in reason), None
     state = "training" if run.running else "done" if run.finished else "stopped"
     reached = "" if run.accuracy is None else f", {run.accuracy:.1%}"
     rounds = f"{len(run.rounds)} of {count(run.rounds_planned, 'round')}"
-    return Entry(name, f"{run.figures['policy']} · {rounds} · {state}{reached}", state, state == "stopped"), run
+    return RunItem(name, f"{run.figures['policy']} · {rounds} · {state}{reached}", state, state == "stopped"), run
 
 
 def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
-    drawn = [(name, f"run-{place}", *run.series(metric)) for place, (name, run) in enumerate(runs.items())]
-    lines = [line(name, x, y, colour, listed=False) for name, colour, x, y in drawn if np.isfinite(y).any()]
+    drawn = [(name, f"run-{index}", *run.series(metric)) for index, (name, run) in enumerate(runs.items())]
+    lines = [line(name, x, y, colour) for name, colour, x, y in drawn if np.isfinite(y).any()]
     if not lines:
         return None
     last = max(2, *(run.rounds_planned for run in runs.values()), *(x.size for _, _, x, _ in drawn))
     across = axis("rounds charged" if metric in ("epsilon_total", "power_planned_total") else "round", 1.0, last)
-    up = axis(METRICS[metric], text="airfed.percent" if metric == "accuracy" else "airfed.number", upright=True)
+    up = axis(METRICS[metric], text="airfed.percent" if metric == "accuracy" else "airfed.number", vertical=True)
     return chart(across, up, *lines)
 
 
 def _ledger(name: str, run: Run) -> dict[str, str]:
-    """The totals of a run's ledger, whose chain was verified when it was read."""
+    """Return the totals of a ledger, whose hash chain was verified when it was read."""
     header = run.ledger.header
-    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("antennas", 1) > 1 else ""
+    against = f", against {ADVERSARIES[str(header['adversary'])]}" if header.get("antennas", 1) > 1 else ""
     return {
         "run": name,
         "charges": str(run.ledger.rounds),
         "ε in total": number(run.ledger.epsilon_total, 4),
         "W planned": number(run.ledger.power_planned, 4),
         "noise": str(header["privacy"]),
-        "ε at": privacy_terms(float(header["delta"]), header["relation"]) + against,
+        "ε at": privacy_terms(float(header["delta"]), header["adjacency"]) + against,
     }
 
 
 class RunsTab:
-    """Runs below `root`, and a button that shows the `command` that trains the present design."""
+    """The runs below `root`, and a button that shows the `command` that trains the current scenario."""
 
     def __init__(self, root: Path, command: Callable[[], None]) -> None:
         self._root = root
-        self._ticked: list[str] | None = None  # None: the newest, whichever that is
+        self._selected: tuple[str, ...] | None = None  # None: the newest
         self._seen: object = None
-        with ui.element("section").classes("section hide").props("aria-label=Runs") as self.box:
-            with card("Train the present design", "Copy the command into a terminal. The run appears below and grows."):
+        with ui.element("section").classes("section").props("aria-label=Runs") as self.box:
+            how = "Run the command in a terminal. The run appears below and is updated while it trains."
+            with CardBox(Card("Train the current scenario", how, [])):
                 button = ui.button("Command", icon="terminal", on_click=command)
                 button.props("unelevated no-caps id=train").classes("go")
             with ui.element("div").classes("runs"):
-                with card("Runs", f"Read from the folder “{root}”. Tick up to {MOST_COMPARED} to compare."):
+                where = f"Run directories in “{root}”. Select up to {MOST_SELECTED} to compare."
+                with CardBox(Card("Runs", where, [])):
                     self._problem = text("", "p", "note").props("role=alert")
                     self._list = ui.element("div").classes("run-list").props("id=runs")
-                with ui.element("div").classes("section hide") as self._shown:
-                    with card("Curves"):
-                        self._legend = ui.element("div").classes("legend")
-                        with ui.element("div").classes("pair").props("id=curves"):
-                            self._curves = [Chart(196) for _ in _CHARTS]
-                    with card("Ledgers", "Every chain of hashes was verified; ε is exact."):
-                        self._ledgers = ui.table(rows=[]).props("flat dense id=ledger")
+                self._shown = Cards("Ticked runs")
 
     async def refresh(self) -> None:
-        """Read what has changed on disk and show it."""
-        ticked = None if self._ticked is None else tuple(self._ticked)
+        """Update the tab if the files have changed."""
         try:
-            if (runs := await compute(read, self._root, ticked, self._seen)) is not None:
+            if (runs := await compute(read, self._root, self._selected, self._seen)) is not None:
                 self._seen = runs.seen
                 self._show(runs)
         except RefusedError as error:
-            self._problem.text = f"The runs were not read. {error}"
+            self._problem.text = f"The runs cannot be read. {error}"
 
-    def _show(self, runs: Runs) -> None:
+    def _show(self, runs: RunsView) -> None:
         self._problem.text = ""
-        self._ticked = (runs.names or None) if self._ticked is None else self._ticked
+        self._selected = self._selected if self._selected is not None else tuple(runs.names) or None
         self._list.clear()
-        self._legend.clear()
         with self._list:
             for entry in runs.entries:
                 self._show_entry(entry)
-        show_if(self._shown, bool(runs.names))
-        with self._legend:
-            for place, name in enumerate(runs.names):
-                with ui.element("span").classes("key"):
-                    ui.element("i").classes(f"box run-{place}")
-                    text(name, "span")
-        for each, options in zip(self._curves, runs.curves, strict=True):
-            show_if(each, options is not None)
-            each.show(options or {})
-        show_table(self._ledgers, runs.ledgers)
+        curves = [options for options in runs.curves if options is not None]
+        verified = "All hash chains are verified; ε is exact."
+        ledgers = Card("Ledgers", verified, [], rows=runs.ledgers, key="ledger")
+        self._shown.show([Card("Curves", "", curves, 218 * len(curves), key="curves"), ledgers] if runs.names else [])
 
-    def _show_entry(self, entry: Entry) -> None:
+    def _show_entry(self, entry: RunItem) -> None:
         bad = entry.state == "bad"
         with ui.element("div").classes("run bad" if bad else "run"):
             with ui.element("label").classes("run-label"):
-                box = ui.checkbox(value=entry.name in (self._ticked or [])).props("dense")
+                box = ui.checkbox(value=entry.name in (self._selected or ())).props("dense")
                 box.props["aria-label"] = f"Show {entry.name}"
                 box.set_enabled(not bad)
-                box.on_value_change(lambda event: self._tick(entry.name, bool(event.value)))
+                box.on_value_change(lambda event: self._select(entry.name, bool(event.value)))
                 with ui.element("div").classes("run-text"):
                     text(entry.name, css="run-name")
                     text(f"Bad run: {entry.text}" if bad else entry.text, css="run-more")
@@ -191,7 +180,7 @@ class RunsTab:
                 button.props("flat no-caps dense").classes("plain resume")
                 button.props["aria-label"] = f"Command that resumes {entry.name}"
 
-    async def _tick(self, name: str, ticked: bool) -> None:
-        others = [other for other in self._ticked or [] if other != name]
-        self._ticked = [*others, name][-MOST_COMPARED:] if ticked else others
+    async def _select(self, name: str, selected: bool) -> None:
+        others = tuple(other for other in self._selected or () if other != name)
+        self._selected = (*others, name)[-MOST_SELECTED:] if selected else others
         await self.refresh()

@@ -1,4 +1,4 @@
-"""The server's side: a Flower strategy that follows a plan."""
+"""Server side: a Flower strategy that executes a plan."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from airfed.aircomp import CLIP_MARGIN, Air, Airs, Reception
+from airfed.aircomp import CLIP_MARGIN, AirComp, AirCompRound, ReceivedAggregate
 from airfed.flower import messages
-from airfed.flower.messages import Roster, SafeGrid
+from airfed.flower.messages import NodeRegistry, SafeGrid
 from airfed.planning import Plan
-from airfed.text.phrases import ADVERSARIES
-from airfed.training.charging import LedgerBooks
-from airfed.training.loop import Books, Diverged, receive, transmit
+from airfed.text.phrases import ADVERSARIES, exposure_sentence
+from airfed.training.charging import LedgerRecorder
+from airfed.training.loop import Diverged, Recorder, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
 from airfed.training.state import Averages
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
-_GRACE: Final = 60.0  # s by which a message outlives its round: who is late is then told from what was lost
+_GRACE: Final = 60.0  # s that a message outlives its round, to distinguish late replies from lost ones
 
 
-class NobodyThere(RuntimeError):
-    """No scheduled device is there, so that a round cannot begin."""
+class NoDeviceAvailable(RuntimeError):
+    """No scheduled device is connected, so the round cannot start."""
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """The round that is under way: what was sent, and to whom."""
+class _OpenRound:
+    """The current round and its messages."""
 
     index: int
     arrays: ArrayRecord
@@ -45,24 +45,24 @@ class _Sent:
 
 
 class OverTheAirFedAvg(Strategy):
-    """Federated averaging over the air, as a plan has it.
+    """Over-the-air FedAvg with a plan.
 
-    The plan decides who is sampled, how strongly each device transmits, and how many rounds and local steps there are.
-    In each round everyone who is scheduled is charged before anything is sent; a round for which nobody is there is not
-    charged. What comes back is clipped again, superposed, and received with noise that is drawn once, here. A device
-    that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|, and its power is metered
-    at its worst. No metrics of devices are collected and nothing is evaluated on them: no ε would cover that. Evaluate
-    on the server (`evaluate_fn` of `start`).
+    The plan determines the scheduled devices, their amplitudes, the rounds and the local steps. Each round charges all
+    scheduled devices before any message is sent; a round without connected devices is not charged. The server clips the
+    received updates again, superposes them, and adds the receiver noise once. A device that fails, is late, or sends
+    an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. The strategy
+    collects no metrics and evaluates nothing on devices, because no ε covers that. Evaluate on the server
+    (`evaluate_fn` of `start`).
 
     Args:
-        plan: whom to sample, and all else.
-        books: where rounds are charged; a path makes a ledger there (`LedgerBooks`).
-        airs: how the signals of each round arrive; by default over the channels that the plan knows.
-        noise: draws the receiver's noise; fresh from the operating system by default.
-        first_round: i to begin with, where an earlier training is resumed.
-        averages: of the models of the rounds before that, where the plan averages them (the strategy's `averages`).
-        wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
-        clock: tells the time; the module `time` but in tests.
+        plan: the plan to execute.
+        recorder: charges the rounds; a path creates a ledger there (`LedgerRecorder`).
+        aircomp: channels and beamformers of the rounds; those of the plan by default.
+        noise: source of the receiver noise; the operating system by default.
+        first_round: first round i, if an earlier training is resumed.
+        averages: model averages before that round, if the plan averages models (attribute `averages`).
+        wait_for_devices: [s] that the first round waits for scheduled devices.
+        clock: the module `time` except in tests.
 
     Implements [Yan23, Algorithm 2], second half.
     """
@@ -70,9 +70,9 @@ class OverTheAirFedAvg(Strategy):
     def __init__(
         self,
         plan: Plan,
-        books: Books | str | Path,
+        recorder: Recorder | str | Path,
         *,
-        airs: Airs | None = None,
+        aircomp: AirComp | None = None,
         noise: NoiseSource | None = None,
         first_round: int = 0,
         averages: Averages | None = None,
@@ -80,26 +80,30 @@ class OverTheAirFedAvg(Strategy):
         clock: Any = time,
     ) -> None:
         signal = plan.sequence.signal(0)
-        if signal.transmit_amplitude is None or signal.constant_power is not None or signal.by_largest:
-            raise ValueError(f"Expected a policy whose devices only scale their updates; {plan.policy!r} does more.")
+        if signal.transmit_amplitude is None or signal.constant_power is not None or signal.scale_by_largest:
+            raise ValueError(f"The devices must only scale their updates; policy {plan.policy!r} does more.")
+        if plan.problem.learning.adaptive_clipping is not None:
+            raise ValueError("Devices cannot send a clipping indicator through Flower: remove adaptive_clipping.")
         self.plan = plan
-        self.airs = Airs(plan=plan) if airs is None else airs
+        self.aircomp = AirComp(plan=plan) if aircomp is None else aircomp
         self.noise = SecureNoise() if noise is None else noise
-        if isinstance(books, str | Path):
-            books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
-        self.books: Books = books
+        if isinstance(recorder, str | Path):
+            recorder = LedgerRecorder(Path(recorder), plan, privacy=self.noise.privacy)
+        self.recorder: Recorder = recorder
         self.first_round = first_round
         if averages is None and first_round > 0 and plan.average != "none":
-            raise ValueError(f"Expected averages with first_round={first_round}: the plan averages the models.")
+            raise ValueError(
+                f"averages must be given with first_round={first_round}, because the plan averages models."
+            )
         if averages is not None and (averages.rounds, averages.done) != (plan.rounds, first_round):
             got = f"{averages.done} of {averages.rounds}"
-            raise ValueError(f"Expected averages after {first_round} of {plan.rounds} rounds; got those after {got}.")
+            raise ValueError(f"averages must be after {first_round} of {plan.rounds} rounds, got {got}.")
         self.averages = self._averages_before = averages
         self._released: ArrayRecord | None = None
-        self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
+        self.registry = NodeRegistry(num_devices=plan.problem.fleet.num_devices, clock=clock)
         self._clock, self._wait = clock, wait_for_devices
         self._ttl: float | None = None
-        self._sent: _Sent | None = None
+        self._sent: _OpenRound | None = None
 
     def start(
         self,
@@ -111,99 +115,105 @@ class OverTheAirFedAvg(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, and return the model, averaged where the plan says so, and what `evaluate_fn` said of it.
+        """Train, and return the model (averaged if the plan averages models) and the results of `evaluate_fn`.
 
         Args:
-            grid: where the devices are.
-            initial_arrays: m⁰; all arrays together hold d numbers.
-            num_rounds: at most the rounds that the plan has left, which is the default.
-            timeout: [s] how long a round waits for its devices.
-            train_config, evaluate_config: handed on to the devices under "config".
-            evaluate_fn: evaluates the model here, on the server.
+            grid: connection to the devices.
+            initial_arrays: m⁰; all arrays together have d numbers.
+            num_rounds: at most the remaining rounds of the plan, which is the default.
+            timeout: [s] that a round waits for replies.
+            train_config, evaluate_config: sent to the devices under "config".
+            evaluate_fn: evaluates the model on the server.
 
-        Raises BudgetExhausted or NobodyThere where a round was not sent, Diverged where nobody sent a usable update or
-        the model is no longer finite.
+        Raises:
+            BudgetExhausted, NoDeviceAvailable: the round was not sent.
+            Diverged: no device sent a valid update, or the model is not finite.
         """
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
-            raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
+            raise ValueError(
+                f"num_rounds must be between 1 and {left}, the remaining rounds of the plan, got {rounds}."
+            )
         self._ttl = timeout + _GRACE
-        careful = cast(Grid, SafeGrid(grid, self._clock))
+        safe = cast(Grid, SafeGrid(grid, self._clock))
         self.averages, self._released = self._averages_before, None
         evaluate = evaluate_fn and (lambda index, arrays: evaluate_fn(index, self.released or arrays))
-        result = super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)
+        result = super().start(safe, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)
         result.arrays = self._released or result.arrays
         return result
 
     @property
     def released(self) -> ArrayRecord | None:
-        """The model after the last whole round, averaged where the plan says so, also where `start` has raised."""
+        """The model after the last complete round (averaged if the plan averages models), also if `start` raised."""
         return self._released
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Find the scheduled devices, charge the round after all that can fail, and return the messages."""
+        """Find the scheduled devices, charge the round last, and return the messages."""
         plan, learning = self.plan, self.plan.problem.learning
         index = self.first_round + server_round - 1
         if not index < plan.rounds:
-            raise ValueError(f"Expected a round before {plan.rounds}, the plan's last; got {index}.")
+            raise ValueError(f"The round must be less than {plan.rounds}, the rounds of the plan, got {index}.")
         model, dimension = messages.flatten(arrays), learning.dimension
         if model.size != dimension:
-            raise ValueError(f"Expected a model of the plan's dimension {dimension}, got {model.size} numbers.")
+            raise ValueError(f"The model must have {dimension} numbers, the dimension of the plan, got {model.size}.")
         if not np.isfinite(model).all():
-            raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
-        decided, air = plan.sequence[index], self.airs.at(index)
-        wanted: list[int] = decided.scheduled.tolist()
-        nodes = self.roster.find(grid, wanted, wait=self._wait)
+            raise ValueError("The model must be finite, got a NaN or an Inf.")
+        planned, aircomp = plan.sequence[index], self.aircomp.at(index)
+        wanted: list[int] = planned.scheduled.tolist()
+        nodes = self.registry.find(grid, wanted, wait=self._wait)
         self._wait = 0.0
         if not nodes:
-            raise NobodyThere(
-                f"Round {index + 1}: none of the {len(wanted)} scheduled devices is there; nothing was charged. "
-                'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
+            raise NoDeviceAvailable(
+                f"Round {index + 1}: none of the {len(wanted)} scheduled devices is connected; nothing was charged. "
+                'Start their nodes, each with its index (--node-config "partition-id=0"), and resume.'
             )
         absent = sorted(set(wanted) - nodes.keys())
         if absent:
-            _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
+            _LOG.warning("round %d: devices %s are not connected; they count as zero", index + 1, absent)
         outgoing = {}
-        for place, device in enumerate(wanted):
+        for position, device in enumerate(wanted):
             if device in nodes:
-                order = messages.Order(
+                round_config = messages.RoundConfig(
                     round_index=index,
-                    local_steps=decided.local_steps,
+                    local_steps=planned.local_steps,
                     learning_rate=learning.learning_rate,
-                    clip_norm=decided.clip_norm,
-                    amplitude=float(air.transmit_amplitude[place]),
-                    phase=float(air.transmit_phase[place]) if air.antennas > 1 else None,
+                    clip_norm=planned.clip_norm,
+                    amplitude=float(aircomp.transmit_amplitude[position]),
+                    phase=float(aircomp.transmit_phase[position]) if aircomp.antennas > 1 else None,
                 )
-                sent = messages.training(nodes[device], arrays, config, order, ttl=self._ttl, group_id=str(index))
+                sent = messages.training(
+                    nodes[device], arrays, config, round_config, ttl=self._ttl, group_id=str(index)
+                )
                 outgoing[device] = sent
-        self.books.charge(index)  # all scheduled devices, before anything is sent
-        self._sent = _Sent(index=index, arrays=arrays, outgoing=outgoing)
+        self.recorder.charge(index)  # all scheduled devices, before any message is sent
+        self._sent = _OpenRound(index=index, arrays=arrays, outgoing=outgoing)
         return list(outgoing.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model: the signals superposed, the noise added, the mean recovered and stepped along."""
+        """Return the next model: superpose the signals, add the noise, recover the mean and take a step."""
         sent, self._sent = self._sent, None
         if sent is None or sent.index != self.first_round + server_round - 1:
-            raise ValueError(f"Expected the replies of the round that was sent out; got those of {server_round}.")
+            raise ValueError(f"The replies must be those of the current round, got round {server_round}.")
         parameters = messages.flatten(sent.arrays).astype(np.float32)
-        uploads = self._uploads(sent, replies)
-        first = next(uploads, None)
-        if first is None:  # nothing is added up, and no noise is drawn: the charge covers the next try
-            raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
-        arrived = _Arrived(chain((first,), uploads))
-        superposition = transmit(self.plan, self.airs, arrived, parameters=parameters, index=sent.index)
-        done = receive(self.plan, superposition, self.noise, self.books, parameters=parameters, index=sent.index)
-        decided = self.plan.sequence[sent.index]
-        reception = _with_clipped(done.reception, decided.clip_norm)
-        done = replace(done, reception=_with_unheard(reception, self.airs.at(sent.index), told=list(sent.outgoing)))
-        self.books.settle(done)
-        heard = decided.scheduled.size - done.reception.missing.size
-        _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, decided.scheduled.size)
+        updates = self._updates(sent, replies)
+        first = next(updates, None)
+        if first is None:  # no sum and no noise: the charge covers the next attempt
+            raise Diverged(f"Round {sent.index + 1}: no device sent a valid signal.")
+        received = _ReceivedUpdates(chain((first,), updates))
+        superposition = transmit(self.plan, self.aircomp, received, parameters=parameters, index=sent.index)
+        done = receive(self.plan, superposition, self.noise, self.recorder, parameters=parameters, index=sent.index)
+        planned = self.plan.sequence[sent.index]
+        aggregate = _with_clipped(done.aggregate, planned.clip_norm)
+        aggregate = _with_unreachable(aggregate, self.aircomp.at(sent.index), contacted=list(sent.outgoing))
+        done = replace(done, aggregate=aggregate)
+        self.recorder.settle(done)
+        count = planned.scheduled.size - done.aggregate.missing.size
+        _LOG.info("round %d: received %d of %d devices", done.index + 1, count, planned.scheduled.size)
         earlier = self.averages or Averages(
             rounds=self.plan.rounds, names=(self.plan.average,), latest=parameters, done=sent.index
         )
@@ -211,9 +221,9 @@ class OverTheAirFedAvg(Strategy):
         self._released = messages.unflatten(self.averages.model(self.plan.average), sent.arrays)
         return messages.unflatten(done.parameters, sent.arrays), None
 
-    def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
+    def _updates(self, sent: _OpenRound, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
         waiting = {messages.address(message): device for device, message in sent.outgoing.items()}
-        useless, strays, air = set(sent.outgoing), 0, self.airs.at(sent.index)
+        invalid, strays, aircomp = set(sent.outgoing), 0, self.aircomp.at(sent.index)
         for reply in replies:
             sender = messages.sender(reply)
             device = None if sender is None else waiting.pop(sender, None)
@@ -221,59 +231,63 @@ class OverTheAirFedAvg(Strategy):
                 strays += 1
                 continue
             try:
-                update = messages.received_update(reply, air, device, self.plan.problem.learning.dimension)
+                update = messages.received_update(reply, aircomp, device, self.plan.problem.learning.dimension)
             except ValueError as error:
                 _LOG.warning("round %d: device %d counts as zero: %s", sent.index + 1, device, messages.quote(error))
                 continue
-            useless.remove(device)
+            invalid.remove(device)
             yield np.array([device]), update
         if strays:
-            _LOG.warning("round %d: %d replies were no first replies to its messages", sent.index + 1, strays)
+            _LOG.warning("round %d: ignored %d replies that do not belong to its messages", sent.index + 1, strays)
         if waiting:
-            _LOG.warning("round %d: devices %s did not answer in time", sent.index + 1, sorted(waiting.values()))
-        self.roster.doubt(sent.outgoing[device].metadata.dst_node_id for device in useless)
+            _LOG.warning("round %d: devices %s did not reply in time", sent.index + 1, sorted(waiting.values()))
+        self.registry.deprioritise(sent.outgoing[device].metadata.dst_node_id for device in invalid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return no messages: what devices would say of the model is covered by no ε."""
+        """Return no messages: no ε covers an evaluation on the devices."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: nobody was asked."""
+        """Return None: there is no evaluation on the devices."""
         return None
 
     def summary(self) -> None:
-        """Log what the plan has decided."""
+        """Log the plan."""
         plan, problem = self.plan, self.plan.problem
         _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        against = f" against {ADVERSARIES[problem.link.trust]}" if problem.fleet.antennas > 1 else ""
+        against = f" against {ADVERSARIES[problem.link.adversary]}" if problem.fleet.antennas > 1 else ""
         _LOG.info("\tprivacy (%s noise, added by the server)%s:", self.noise.privacy, against)
         epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
         _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
+        if not plan.equal_mu:
+            _LOG.info("\t%s", exposure_sentence(plan))
 
 
-class _Arrived(NamedTuple):
-    """Stands for the devices in the round loop of `airfed.training.loop`: their updates are here already."""
+class _ReceivedUpdates(NamedTuple):
+    """Received updates in the role of an engine in `airfed.training.loop`."""
 
-    uploads: Iterator[tuple[NDArray[np.intp], Updates]]
+    stream: Iterator[tuple[NDArray[np.intp], Updates]]
 
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], Updates]]:
-        """Yield what has arrived."""
-        yield from self.uploads
+        """Yield the received updates."""
+        yield from self.stream
 
 
-def _with_unheard(reception: Reception, air: Air, *, told: list[int]) -> Reception:
-    """Meter devices at their worst that were told to transmit and of which nothing usable came: nobody knows better."""
-    unheard = np.isin(air.scheduled, told) & np.isin(air.scheduled, reception.missing)
-    worst = np.where(unheard, np.square(air.transmit_amplitude), 0.0)
-    return replace(reception, energy=reception.energy + worst, power=reception.power + float(np.sum(worst)))
+def _with_unreachable(
+    aggregate: ReceivedAggregate, aircomp: AirCompRound, *, contacted: list[int]
+) -> ReceivedAggregate:
+    """Add the maximum power of contacted devices without a valid reply, which may have transmitted."""
+    unreachable = np.isin(aircomp.scheduled, contacted) & np.isin(aircomp.scheduled, aggregate.missing)
+    worst = np.where(unreachable, np.square(aircomp.transmit_amplitude), 0.0)
+    return replace(aggregate, energy=aggregate.energy + worst, power=aggregate.power + float(np.sum(worst)))
 
 
-def _with_clipped(reception: Reception, clip_norm: float) -> Reception:
-    """Count as clipped what arrives at the very limit: devices clip themselves, and do not say what they had before."""
+def _with_clipped(aggregate: ReceivedAggregate, clip_norm: float) -> ReceivedAggregate:
+    """Count updates at the clipping norm as clipped: devices clip their updates themselves."""
     limit = clip_norm * (1.0 - 2.0 * CLIP_MARGIN)
-    return replace(reception, clipped=int(np.count_nonzero(reception.norms > limit)))
+    return replace(aggregate, clipped=int(np.count_nonzero(aggregate.norms > limit)))

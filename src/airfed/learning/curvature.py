@@ -1,4 +1,4 @@
-"""The loss of a whole training set, its gradient and its Hessian times a vector, to estimate the bounds' constants."""
+"""Loss of a training set, its gradient and Hessian-vector products, to estimate the constants of the bound."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from airfed.learning.engine import Images, Labels
 from airfed.learning.models import Model, as_module, one_thread
 
 Vector = NDArray[np.float64]
 SINGLE: Final = torch.float32
 
-_PIECE = 500  # images at a time: bounds the memory of the second differentiation
+_PIECE = 500  # images at a time, which bounds the memory of the second derivative
 
 
 class Loss:
-    """L(w), ∇L(w) and ∇²L(w)·v of a model on labelled images (n, c, h, w); float32 gives three digits of them."""
+    """L(w), ∇L(w) and ∇²L(w)·v of a model on labelled images (n, c, h, w); float32 gives three digits."""
 
     def __init__(
-        self,
-        model: Model,
-        images: NDArray[np.float32],
-        labels: NDArray[np.int64],
-        *,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float64,
+        self, model: Model, images: Images, labels: Labels, *, seed: int = 0, dtype: torch.dtype = torch.float64
     ) -> None:
         module, self.l2 = as_module(model, seed=seed)
         self.dtype, self.module = dtype, module.to(dtype)
@@ -36,7 +31,7 @@ class Loss:
         self.shapes = {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
 
     def value_and_gradient(self, parameters: Vector) -> tuple[float, Vector]:
-        """Return L(w) and ∇L(w), the regulariser (λ/2)‖w‖² included."""
+        """Return L(w) and ∇L(w), including the regulariser (λ/2)‖w‖²."""
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         total, gradient = 0.0, torch.zeros_like(point)
         with one_thread():
@@ -58,7 +53,7 @@ class Loss:
         return np.asarray(product.double().numpy() + self.l2 * direction)
 
     def _losses(self, point: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The shares of some images at a time in the mean cross-entropy."""
+        """Yield the contributions of batches of images to the mean cross-entropy."""
         for images, labels in zip(*(torch.split(part, _PIECE) for part in (self.images, self.labels)), strict=True):
             parts = torch.split(point, [shape.numel() for shape in self.shapes.values()])
             named = {name: p.view(shape) for (name, shape), p in zip(self.shapes.items(), parts, strict=True)}
@@ -75,23 +70,23 @@ def spectral_norm(
     rtol: float = 2e-3,
     most: int = 60,
 ) -> tuple[float, Vector, int]:
-    """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products taken.
+    """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products.
 
-    The estimate ‖A·v‖ is never above ‖A‖₂; it has converged when it changes by less than `rtol` in three products
-    running. `rng` draws the first v; some of it is mixed into `start`, say the last v of a matrix close by.
+    The estimate ‖A·v‖ never exceeds ‖A‖₂; it has converged when it changes by less than `rtol` in three consecutive
+    products. `rng` draws the first v, which is added with a small weight to `start`, if given.
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
     if start is not None:
         direction = (mixed := start + 0.1 * direction) / np.linalg.norm(mixed)
-    value, calm = 0.0, 0
+    value, converged = 0.0, 0
     for count in range(1, most + 1):
         image = product(direction)
         before, value = value, float(np.linalg.norm(image))
         if value == 0.0:
             return 0.0, direction, count
         direction = image / value
-        calm = calm + 1 if abs(value - before) <= rtol * value else 0
-        if calm == 3:
+        converged = converged + 1 if abs(value - before) <= rtol * value else 0
+        if converged == 3:
             return value, direction, count
     return value, direction, most

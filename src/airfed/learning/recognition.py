@@ -1,7 +1,7 @@
-"""Which network of the family a user's own torch module is, if it is one: then the fused engine can train it.
+"""Recognise a torch module that is equivalent to a built-in `Network`, so that the fused engine can train it.
 
-The module is traced (torch.fx), and the trace must be the family's chain of layers to the letter. What was found is
-then put to the test: the network and the module must give the same logits and gradients on random images.
+The trace of the module (torch.fx) must be the chain of layers of a `Network`. Then both must give the same logits and
+gradients on random images.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _SHAPE: Final = re.compile(r"(c(pr|rp))*f(lr)*l")  # convolution, pool, relu, fl
 _POOL: Final = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 _FLATTEN: Final = ("start_dim", "end_dim")
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_RTOL: Final = 1e-4  # of logits and gradients; float32 gives 1e-6, another network 1
+_RTOL: Final = 1e-4  # of logits and gradients; rounding gives 1e-6, another network 1
 _IMAGES: Final = 8
 
 _log = logging.getLogger(__name__)
 
 
 class Unlike(ValueError):
-    """The module is not a network of the family; the message says why, as the end of a sentence."""
+    """The module is not equivalent to a `Network`; the message is the reason, as a clause."""
 
 
 def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
-    """Return the network that the module is, its parameters in the same order in the flat vector; else raise `Unlike`.
+    """Return the equivalent network, with the same flat parameter vector; raise `Unlike` if there is none.
 
     >>> recognise(nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(576, 10)),
     ...     (1, 28, 28)).convolutions
@@ -48,20 +48,20 @@ def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
     with torch.random.fork_rng(devices=[]), models.one_thread():
         network = _read(copied, input_shape)
         if not _agree(copied, network):
-            _log.warning("The model looks like a %s, but does not compute what that does; torch trains it.", network)
-            raise Unlike(f"the model looks like a {network}, but does not compute what that does")
+            _log.warning("The model looks like a %s, but computes other values; torch trains it.", network)
+            raise Unlike(f"the model looks like a {network}, but computes other values")
     if models.kept(copied) != before:
-        raise Unlike("the model changes, as by counting, when it is called")
+        raise Unlike("a call changes the state of the model")
     return network
 
 
 def _read(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
-    """The network that the trace says."""
+    """Return the network in the trace."""
     if any(getattr(part, hooks) for part in module.modules() for hooks in _HOOKS):
         raise Unlike("the model has hooks")
     try:
         graph = fx.Tracer().trace(module)
-    except Exception as error:  # the user's code: anything can come out of it
+    except Exception as error:  # user code can raise anything
         raise Unlike(f"the model cannot be traced ({type(error).__name__})") from None
     chain = _Chain(module)
     for node in graph.nodes:
@@ -91,33 +91,33 @@ def _read(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
 
 
 class _Chain:
-    """Layers one after the other, each a letter of `_SHAPE`, as nodes of a trace come in."""
+    """Chain of layers, each a letter of `_SHAPE`, built from the nodes of a trace."""
 
     def __init__(self, module: nn.Module) -> None:
         self.kinds = ""
         self.convolutions: list[nn.Conv2d] = []
         self.linears: list[nn.Linear] = []
-        self.flat: int | None = None  # the number that `view` names
+        self.flat: int | None = None  # argument of `view`
         self._parts = dict(module.named_modules())
         self._tensors: list[fx.Node] = []
         self._shapes: list[fx.Node] = []
         self._counts: list[fx.Node] = []  # of images in the batch
 
     def add(self, node: fx.Node) -> None:
-        """Add a node, which is `Unlike` if it has no place in the chain."""
+        """Add a node; raise `Unlike` if it does not fit into the chain."""
         if node.op == "placeholder" and not self._tensors:
             self._tensors.append(node)
         elif node.op == "output":
             if node.args != (self._tensors[-1],):
-                raise Unlike("the model does not return its last layer's outputs")
-        elif not self._asks_for_size(node):
+                raise Unlike("the model does not return the outputs of its last layer")
+        elif not self._records_size(node):
             if node.args[:1] != (self._tensors[-1],):
                 raise Unlike(f"the model is not a chain of layers ({node.name})")
             self.kinds += self._module(node) if node.op == "call_module" else self._call(node)
             self._tensors.append(node)
 
-    def _asks_for_size(self, node: fx.Node) -> bool:
-        """Take note of x.size(0), x.shape[0] and x.size()[0], for `view`; the batch is as large all along."""
+    def _records_size(self, node: fx.Node) -> bool:
+        """Record x.size(0), x.shape[0] and x.size()[0], the batch size, for `view`."""
         match (node.op, node.target, node.args):
             case ("call_method", "size", (tensor, 0)) if tensor in self._tensors:
                 self._counts.append(node)
@@ -134,7 +134,7 @@ class _Chain:
     def _module(self, node: fx.Node) -> str:
         part = self._parts[str(node.target)]
         if len(node.args) != 1 or node.kwargs or "forward" in vars(part):
-            raise Unlike(f"the model calls {node.target} in a way of its own")
+            raise Unlike(f"the model calls {node.target} in an unusual way")
         match part:
             case nn.Conv2d(kernel_size=(a, b), stride=(1, 1), dilation=(1, 1), groups=1) if (
                 type(part) is nn.Conv2d and a == b and part.padding in ((0, 0), "valid") and part.bias is not None
@@ -152,10 +152,10 @@ class _Chain:
                 return _flatten({name: getattr(part, name) for name in _FLATTEN})
         if type(part) is nn.Identity or (type(part) is nn.Dropout and part.p == 0):
             return ""
-        raise Unlike(f"the model has {str(part).splitlines()[0]}, which networks of the family have not")
+        raise Unlike(f"the model has {str(part).splitlines()[0]}, which the fused engine does not support")
 
     def _call(self, node: fx.Node) -> str:
-        """The letter of a function or method."""
+        """Return the letter of a function or method."""
         target: Any = node.target
         if target in (functional.relu, torch.relu, torch.relu_, "relu", "relu_"):
             return "r"
@@ -164,7 +164,7 @@ class _Chain:
         if target in (torch.flatten, "flatten"):
             return _flatten({**dict(zip(_FLATTEN, node.args[1:], strict=False)), **node.kwargs})
         if target not in ("view", "reshape", torch.reshape):
-            raise Unlike(f"the model has {node.name}, which networks of the family have not")
+            raise Unlike(f"the model has {node.name}, which the fused engine does not support")
         match node.args[1] if len(node.args) == 2 else node.args[1:]:
             case (first, -1) if first in self._counts:
                 return "f"
@@ -190,22 +190,24 @@ def _flatten(given: dict[str, Any]) -> str:
 
 
 def _agree(module: nn.Module, network: Network) -> bool:
-    """Whether both give the same logits and gradients, and the module is still read as the same network then."""
+    """Return whether both give the same logits and gradients, and the module still has the same trace."""
     rng, twin = np.random.default_rng(0), models.build_module(network)
     images = torch.tensor(rng.random((_IMAGES, *network.input_shape), np.float32))
     labels = torch.tensor(rng.integers(0, network.classes, _IMAGES))
     others = [rng.uniform(-1, 1, tensor.size) / math.sqrt(tensor.fan_in) for tensor in network.tensors]
     try:
         for parameters in (models.flatten(module), np.concatenate(others).astype(np.float32)):
-            pairs = zip(*(_outcome(one, parameters, images, labels) for one in (module, twin)), strict=True)
+            pairs = zip(
+                *(_logits_and_gradients(one, parameters, images, labels) for one in (module, twin)), strict=True
+            )
             if not all(a.shape == b.shape and np.abs(a - b).max() <= _RTOL * np.abs(b).max() for a, b in pairs):
                 return False
         return _read(module, network.input_shape) == network
-    except Exception:  # the user's code
+    except Exception:  # user code
         return False
 
 
-def _outcome(
+def _logits_and_gradients(
     module: nn.Module, parameters: NDArray[np.float32], images: torch.Tensor, labels: torch.Tensor
 ) -> list[NDArray[np.float32]]:
     models.unflatten(module, parameters)

@@ -1,80 +1,52 @@
-"""The slow, obvious local training in plain PyTorch: the oracle of every fast engine.
+"""Reference engine: local training in plain PyTorch, slow and simple, the oracle of the fast engines.
 
-It reads like [Yan23, (3)-(5)] and does nothing clever. float64 makes it an oracle for rounding as well.
+It follows [Yan23, (3)-(5)] line by line. In float64 it is also an oracle for rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from airfed.learning.engine import batches, check_round, check_shards
+from airfed.learning.engine import Devices, ImageEngine, Images, Labels, Parameters, Updates, check_round
 from airfed.learning.models import Model, checked_module, fresh, one_thread, parameters_of, unflatten
 
 
-class ReferenceEngine:
-    """One device after the other, one step after the other; see `airfed.learning.engine.Engine`.
+class ReferenceEngine(ImageEngine):
+    """Sequential training, device by device and step by step; see `airfed.learning.engine.ImageEngine`.
 
-    Args:
-        model: a `Network`, a torch module or "module:callable".
-        images: training images, float32 (n, c, h, w).
-        labels: int64 (n,).
-        shards: image indices of each device, (N, D).
-        learning_rate: τ.
-        batch_size: images per local step; None is the full batch.
-        seed: keys the mini-batches.
-        chunk: devices per yielded chunk.
-        dtype: torch.float32 or torch.float64, in which all is computed; updates come back as float32.
+    All computations are in `dtype`, torch.float32 or torch.float64; updates are float32.
     """
 
     name = "reference"
 
-    def __init__(
-        self,
-        model: Model,
-        images: NDArray[np.float32],
-        labels: NDArray[np.int64],
-        shards: NDArray[np.intp],
-        *,
-        learning_rate: float,
-        batch_size: int | None = None,
-        seed: int = 0,
-        chunk: int = 32,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
-        self._module, self._l2 = checked_module(model, images, labels, shards, batch_size=batch_size, seed=seed)
+    def __init__(self, model: Model, *data: Any, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+        super().__init__(*data, **options)
+        self._module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
         self._module.to(dtype)
-        self._images, self._labels, self._shards = images, labels, shards
-        self._learning_rate, self._batch_size, self._seed = learning_rate, batch_size, seed
-        self._chunk, self._dtype = chunk, dtype
+        self._dtype = dtype
         self.dimension = sum(p.numel() for p in parameters_of(self._module))
 
-    def updates(
-        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    def updates(self, parameters: Parameters, devices: Devices, *, steps: int, round_index: int) -> Updates:
         """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
         check_round(parameters, devices, dimension=self.dimension, num_devices=len(self._shards), steps=steps)
-        parameters = parameters.copy()  # a round in flight is not disturbed
+        parameters = parameters.copy()  # the caller may change it during a round
         for start in range(0, len(devices), self._chunk):
             part = devices[start : start + self._chunk]
             yield part, np.stack([self._update(parameters, int(k), steps, round_index) for k in part])
 
     @one_thread()
-    def _update(
-        self, parameters: NDArray[np.float32], device: int, steps: int, round_index: int
-    ) -> NDArray[np.float32]:
+    def _update(self, parameters: Parameters, device: int, steps: int, round_index: int) -> NDArray[np.float32]:
         """Return g_k, the sum of the gradients of the local steps."""
         module = self._started(parameters)
         weights = parameters_of(module)
         images, labels = self._tensors(self._images[self._shards[device]], self._labels[self._shards[device]])
-        size = len(labels)
-        picks = np.tile(np.arange(size), (steps, 1))
-        if self._batch_size is not None:
-            picks = batches(self._seed, round_index, device, steps=steps, size=size, batch_size=self._batch_size)
+        picks = self._picks(device, steps, round_index)
+        if picks is None:
+            picks = np.tile(np.arange(len(labels)), (steps, 1))
         total = [torch.zeros_like(w) for w in weights]
         for pick in torch.tensor(picks):
             loss = self._loss(module, images[pick], labels[pick])
@@ -82,11 +54,11 @@ class ReferenceEngine:
             with torch.no_grad():
                 for weight, gradient, accumulated in zip(weights, gradients, total, strict=True):
                     weight.sub_(self._learning_rate * gradient)  # [Yan23, (3)]
-                    accumulated.add_(gradient)  # [Yan23, (5)], with the sign put right
+                    accumulated.add_(gradient)  # [Yan23, (5)], with the sign corrected
         return torch.cat([t.reshape(-1) for t in total]).to(torch.float32).numpy()
 
-    def _started(self, parameters: NDArray[np.float32]) -> torch.nn.Module:
-        """Return the model with these parameters, and with no state of another device's."""
+    def _started(self, parameters: Parameters) -> torch.nn.Module:
+        """Return a fresh model with these parameters, without state of other devices."""
         module = fresh(self._module)
         unflatten(module, parameters)
         return module
@@ -98,19 +70,17 @@ class ReferenceEngine:
             loss = loss + self._l2 / 2 * sum((w**2).sum() for w in parameters_of(module))
         return loss
 
-    def _tensors(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _tensors(self, images: Images, labels: Labels) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor(images, dtype=self._dtype), torch.tensor(labels)
 
     @one_thread()
-    def evaluate(
-        self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[float, float]:
+    def evaluate(self, parameters: Parameters, images: Images, labels: Labels) -> tuple[float, float]:
         """Return (mean loss, accuracy); see `Engine.evaluate`."""
         inputs, targets = self._tensors(images, labels)
         with torch.no_grad():
             loss = float(self._loss(self._started(parameters), inputs, targets))
-            right = self._started(parameters)(inputs).argmax(dim=1) == targets
-        return loss, float(right.double().mean())
+            correct = self._started(parameters)(inputs).argmax(dim=1) == targets
+        return loss, float(correct.double().mean())
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing."""

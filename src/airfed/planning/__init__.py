@@ -1,11 +1,11 @@
-"""Which devices transmit, how strongly, and in how many rounds: plans, and what makes them."""
+"""Planning: which devices transmit, with which amplitude, and in how many rounds."""
 
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.optimal import predicted
 from airfed.planning.optimal import space_of as candidates
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings, once
-from airfed.planning.surrogate import Average, Prediction, Response, load_response
+from airfed.planning.surrogate import Average, Prediction, Surrogate, load_surrogate
 
 __all__ = [
     "Amplitudes",
@@ -13,10 +13,10 @@ __all__ = [
     "Plan",
     "Policy",
     "Prediction",
-    "Response",
     "Settings",
+    "Surrogate",
     "candidates",
-    "load_response",
+    "load_surrogate",
     "once",
     "predicted",
 ]

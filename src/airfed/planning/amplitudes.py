@@ -1,4 +1,4 @@
-"""The table of received amplitudes a_ik that a plan is, and its rounds one by one."""
+"""The table of received amplitudes a_ik of a plan, and its rounds one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections.abc
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,22 +16,24 @@ from airfed.planning import limits
 from airfed.planning.limits import Bools, Devices, Floats
 from airfed.planning.method import Signal
 from airfed.privacy import gaussian_epsilon
+from airfed.privacy.exposure import ParticipationMask
 
 if TYPE_CHECKING:
     from airfed.planning.plan import Plan
+
+_SHARE_SLACK: Final = 2.0**-49  # of μ_ik/μ_i: more than the rounding of amplitudes, factors and their quotient
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Amplitudes:
     """Received amplitudes a_ik = θ_i · share_ik of I rounds and N devices; 0 means that a device is not scheduled.
 
-    Only what differs is stored: a plan of equal rounds has one row of shares and a level that is broadcast, so that
-    10⁶ devices and 200 rounds take one row of booleans.
+    Equal rows are stored once: a plan of equal rounds has one row of shares and a broadcast level, so that 10⁶ devices
+    and 200 rounds take one row of booleans.
 
     Args:
         level: θ_i > 0, the largest amplitude of each round, (I,).
-        share: a_ik/θ_i in [0, 1], (I, N), stored as (1, N) where it is the same in all rounds; booleans where all
-            scheduled devices arrive equally strong.
+        share: a_ik/θ_i in [0, 1], (I, N), or (1, N) for equal rounds; booleans for aligned devices.
 
     >>> table = Amplitudes.aligned([0, 2], num_devices=3, level=0.5, rounds=4)
     >>> table.dense.shape, table.dense[0], table.constant
@@ -46,26 +48,26 @@ class Amplitudes:
         if share.dtype != np.bool_:
             share = share.astype(np.float64, copy=False)
         if level.ndim != 1 or share.ndim != 2 or not level.size or len(share) not in (1, level.size):
-            raise ValueError(f"Expected shares of (1 or rounds, devices), got {share.shape} for {level.size} rounds.")
+            raise ValueError(f"share must have shape (1 or rounds, N), got {share.shape} for {level.size} rounds.")
         if not np.all((level > 0) & np.isfinite(level)):
-            raise ValueError("Expected the amplitude of every round to be positive and finite.")
+            raise ValueError("level must be positive and finite in every round.")
         if not share.any(axis=1).all():
-            raise ValueError("Expected at least one scheduled device in every round.")
+            raise ValueError("share must have a scheduled device in every round.")
         if share.dtype != np.bool_:
             if not (share.min() >= 0 and np.all(share.max(axis=1) == 1.0)):
-                raise ValueError("Expected shares between 0 and 1, the largest of a round being 1.")
+                raise ValueError("share must lie between 0 and 1, and its largest entry in each round must be 1.")
             if np.all((share == 0) | (share == 1)):
                 share = share == 1
         if all(np.array_equal(row, share[0]) for row in share[1:]):
             share = share[:1]
         for name, array in (("level", level), ("share", share)):
-            array = array.copy() if array.flags.writeable else array  # nobody can change it afterwards
+            array = array.copy() if array.flags.writeable else array  # so that it is immutable
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
     @classmethod
     def aligned(cls, devices: ArrayLike, *, num_devices: int, level: float, rounds: int) -> Amplitudes:
-        """Return equal rounds in which the given devices arrive with θ = level."""
+        """Return equal rounds of the given devices with amplitude θ = level."""
         _validate.positive_integer(rounds=rounds)
         share = np.zeros((1, num_devices), dtype=np.bool_)
         share[0, indices(devices, num_devices)] = True
@@ -73,16 +75,16 @@ class Amplitudes:
 
     @classmethod
     def of_table(cls, table: Floats, *, rounds: int | None = None) -> Amplitudes:
-        """Return the compact form of a_ik, (I, N), or of one row (N,) that holds for all `rounds`."""
+        """Return the compact form of a_ik, (I, N), or of one row (N,) for all `rounds`."""
         rows = np.atleast_2d(np.asarray(table, dtype=np.float64))
         if rows.ndim != 2 or not rows.size or not (np.all(rows >= 0) and np.all(np.isfinite(rows))):
-            raise ValueError(f"Expected finite amplitudes of (rounds, devices), none negative; got shape {rows.shape}.")
+            raise ValueError(f"amplitudes must be finite and non-negative, (rounds, N); got shape {rows.shape}.")
         level = rows.max(axis=1)
         if not np.all(level > 0):
-            raise ValueError("Expected at least one amplitude above 0 in every round.")
+            raise ValueError("amplitudes must have a positive entry in every round.")
         share = rows / level[:, None]
         if np.count_nonzero(share) != np.count_nonzero(rows):
-            raise ValueError("Expected amplitudes of one round within 300 orders of magnitude of each other.")
+            raise ValueError("amplitudes of one round must lie within 300 orders of magnitude of each other.")
         return cls(level=level if rounds is None else np.broadcast_to(level[0], (rounds,)), share=share)
 
     @property
@@ -97,17 +99,17 @@ class Amplitudes:
 
     @property
     def equal(self) -> bool:
-        """Whether all devices that are scheduled in a round arrive equally strong (the paper's alignment)."""
+        """Whether all devices scheduled in a round have the same amplitude (the paper's alignment)."""
         return self.share.dtype == np.bool_
 
     @cached_property
     def constant(self) -> bool:
-        """Whether all rounds are alike."""
+        """Whether all rounds are equal."""
         return len(self.share) == 1 and bool(np.all(self.level == self.level[0]))
 
     @cached_property
     def scheduled(self) -> Devices:
-        """The devices that are scheduled in at least one round, ascending."""
+        """The devices scheduled in at least one round, ascending."""
         devices = np.flatnonzero(self.share.any(axis=0))
         devices.flags.writeable = False
         return devices
@@ -130,14 +132,14 @@ class Amplitudes:
         share = self.shares(index)[self.devices(index)]
         return np.asarray(share * self.level[index], dtype=np.float64)
 
-    def sends(self, device: int) -> NDArray[np.intp]:
+    def rounds_of(self, device: int) -> NDArray[np.intp]:
         """Return the rounds in which a device is scheduled."""
         column = self.share[:, device] > 0
         return np.flatnonzero(np.broadcast_to(column, (self.rounds,)))
 
     @property
     def dense(self) -> Floats:
-        """a_ik, (I, N), read-only; allocated only where rounds differ."""
+        """a_ik, (I, N), read-only; one row is broadcast if all rounds are equal."""
         if self.constant:
             return np.broadcast_to(self.share[0] * self.level[0], (self.rounds, self.num_devices))
         table = self.share * self.level[:, None]
@@ -146,13 +148,13 @@ class Amplitudes:
 
 
 def indices(devices: ArrayLike, num_devices: int) -> Devices:
-    """Return device indices, ascending; ValueError unless they are from 0 to N − 1, each once, and at least one."""
+    """Return device indices, ascending; raise ValueError unless they are distinct and from 0 to N − 1."""
     found = np.asarray(devices)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
-        raise ValueError(f"Expected scheduled to be a list of device indices, got {devices!r:.80}.")
+        raise ValueError(f"scheduled must be a list of device indices, got {devices!r:.80}.")
     found = np.sort(found)
     if found[0] < 0 or found[-1] >= num_devices or np.any(found[1:] == found[:-1]):
-        raise ValueError(f"Expected scheduled to be indices from 0 to {num_devices - 1}, each once.")
+        raise ValueError(f"scheduled must be distinct indices from 0 to {num_devices - 1}, got {devices!r:.80}.")
     return found.astype(np.intp, copy=False)
 
 
@@ -164,9 +166,10 @@ class PlannedRound:
     scheduled: Devices  # K_i, ascending device indices
     local_steps: int  # E_i
     clip_norm: float  # ϖ_i
-    signal: Signal  # what is transmitted and received
+    signal: Signal  # the transmitted and received signal
     mu: float  # μ_i: the round is μ_i-Gaussian-DP for every scheduled device
-    delta: float  # of the budget, at which `epsilon` holds
+    device_mu: Floats  # μ_ik ≤ μ_i of the scheduled devices, (|K_i|,)
+    delta: float  # δ of the budget, for `epsilon`
 
     @property
     def amplitude(self) -> Floats:
@@ -175,17 +178,17 @@ class PlannedRound:
 
     @cached_property
     def alignment(self) -> float:
-        """θ_i, the largest amplitude; where devices are aligned, that of all."""
+        """θ_i, the largest amplitude; for aligned devices the amplitude of all."""
         return float(np.max(self.signal.amplitude))
 
     @property
     def power(self) -> Floats:
-        """φ_k P_k [W]: what each scheduled device transmits in this round, at most (‖g_k‖ = ϖ_i)."""
+        """φ_k P_k [W]: the transmit power of each scheduled device, for ‖g_k‖ = ϖ_i."""
         return self.signal.power
 
     @cached_property
     def power_planned(self) -> float:
-        """[W] of all scheduled devices together, at most."""
+        """The sum of `power` [W]."""
         with np.errstate(over="ignore"):
             return float(np.sum(self.power))
 
@@ -201,22 +204,22 @@ class PlannedRound:
 
 
 class Totals(NamedTuple):
-    """What one pass over the rounds adds up."""
+    """Sums and extremes over the rounds, from one pass."""
 
     mu: Floats  # of each round, (I,)
     power: Floats
     divisor: Floats
     noise_std: Floats
     shortfall: Floats
-    device_power: Floats  # of each device that is ever scheduled, (|K|,)
+    device_power: Floats  # of each device scheduled in any round, (|K|,)
     largest_power: Floats
-    exposure: Floats  # Σ μ_i² over its rounds
-    least_power: float  # [W] of any device in a single round
-    weakest: int  # that device
+    exposure: Floats  # Σ μ_ik² over its rounds
+    least_power: float  # [W], the smallest of any device in any round
+    weakest: int  # the device of `least_power`
 
 
 class RoundSequence(collections.abc.Sequence[PlannedRound]):
-    """The rounds of a plan; index it as a list. Where all are alike no figure takes a pass over the rounds."""
+    """The rounds of a plan, indexed as a list. Plans of equal rounds need no pass over the rounds."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -229,10 +232,10 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
     @overload
     def __getitem__(self, index: slice) -> tuple[PlannedRound, ...]: ...
     def __getitem__(self, index: int | slice) -> PlannedRound | tuple[PlannedRound, ...]:
-        places = range(len(self))[index]
-        return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
+        selected = range(len(self))[index]
+        return tuple(map(self._round, selected)) if isinstance(selected, range) else self._round(selected)
 
-    def _entry(self, index: int) -> PlannedRound:
+    def _round(self, index: int) -> PlannedRound:
         plan = self._plan
         return PlannedRound(
             index=index,
@@ -241,18 +244,19 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
             clip_norm=plan.clip_norm,
             signal=self.signal(index),
             mu=float(self.mus[index]),
+            device_mu=self.device_mus(index),
             delta=plan.problem.budget.delta,
         )
 
     def signal(self, index: int) -> Signal:
-        """Return what is transmitted and received in round i."""
-        return self._first if self._plan.constant else self._made(index)
+        """Return the transmitted and received signal of round i."""
+        return self._first if self._plan.constant else self._signal(index)
 
     @cached_property
     def _first(self) -> Signal:
-        return self._made(0)
+        return self._signal(0)
 
-    def _made(self, index: int) -> Signal:
+    def _signal(self, index: int) -> Signal:
         plan, fleet = self._plan, self._plan.problem.fleet
         devices = plan.amplitudes.devices(index)
         return plan.method.signal(
@@ -275,64 +279,93 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
 
     @property
     def powers(self) -> Floats:
-        """[W] of each round, at most, (I,)."""
+        """Transmit power of each round [W], for ‖g_k‖ = ϖ, (I,)."""
         return self.totals.power
 
     @cached_property
     def totals(self) -> Totals:
-        """All that is added up over rounds."""
+        """Sums and extremes over the rounds."""
         plan = self._plan
         table, rounds, num_devices = plan.amplitudes, plan.rounds, plan.problem.fleet.num_devices
-        figures, least = np.empty((5, 1 if plan.constant else rounds)), (math.inf, 0)
+        of_rounds, least = np.empty((5, 1 if plan.constant else rounds)), (math.inf, 0)
         of_devices: Floats | tuple[Floats, ...] = np.zeros((3, 0 if plan.constant else num_devices))
         with np.errstate(over="ignore"):
-            for place in range(figures.shape[1]):
-                signal, devices = self.signal(place), table.devices(place)
-                mu, power, shortfall = self._mu(signal, devices, place), signal.power, signal.shortfall(num_devices)
-                figures[:, place] = (mu, float(np.sum(power)), signal.divisor, signal.noise_std, shortfall)
+            for index in range(of_rounds.shape[1]):
+                signal, devices = self.signal(index), table.devices(index)
+                mu, power, shortfall = self._mu(signal, devices, index), signal.power, signal.shortfall(num_devices)
+                of_rounds[:, index] = (mu, float(np.sum(power)), signal.divisor, signal.noise_std, shortfall)
                 least = min(least, (float(np.min(power)), int(devices[np.argmin(power)])))
+                exposed = np.square(mu * self.mu_shares(index))
                 if plan.constant:  # without a pass over the fleet
-                    of_devices = (power * rounds, power, np.full(power.shape, np.square(mu) * rounds))
+                    of_devices = (power * rounds, power, np.broadcast_to(exposed * rounds, power.shape))
                     continue
                 spent, largest, exposure = of_devices
                 spent[devices] += power
                 largest[devices] = np.maximum(largest[devices], power)
-                exposure[devices] += np.square(mu)
+                exposure[devices] += exposed
         if not plan.constant:
             of_devices = tuple(each[plan.scheduled] for each in of_devices)
-        return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices, *least))
+        return Totals._make((*np.broadcast_to(of_rounds, (5, rounds)), *of_devices, *least))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
-        """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
-        seen = signal.amplitude * self.factors(devices, index)
-        return self._plan.problem.budget.sensitivity * float(np.max(seen)) / signal.hidden_by
+        """Return μ_i: the largest sensitivity of an observed device over the noise standard deviation."""
+        observed = signal.amplitude * self.factors(devices, index)
+        return self._plan.problem.budget.sensitivity * float(np.max(observed)) / signal.privacy_noise_std
+
+    def mu_shares(self, index: int) -> Floats:
+        """Return μ_ik/μ_i of the scheduled devices of round i, (|K_i|,), rounded up; (1,) if the plan is aligned.
+
+        Device k is exposed by a_ik f_ik. In an aligned plan every device is charged the largest f_ik, an upper bound.
+        """
+        table = self._plan.amplitudes
+        if self._plan.equal_mu:
+            return np.ones(1)
+        devices = table.devices(index)
+        observed = table.shares(index)[devices] * self.factors(devices, index)
+        return np.asarray(np.minimum(observed / observed.max() * (1 + _SHARE_SLACK), 1.0))
+
+    def device_mus(self, index: int) -> Floats:
+        """Return μ_ik of the scheduled devices of round i, (|K_i|,); the largest is μ_i."""
+        return np.broadcast_to(self.mus[index] * self.mu_shares(index), self._plan.amplitudes.devices(index).shape)
+
+    def mask(self, index: int) -> ParticipationMask:
+        """Return the devices of round i, with μ_ik/μ_i of each where they differ."""
+        return self._first_mask if self._plan.constant else self._mask(index)
+
+    @cached_property
+    def _first_mask(self) -> ParticipationMask:
+        return self._mask(0)
+
+    def _mask(self, index: int) -> ParticipationMask:
+        plan, shares = self._plan, None if self._plan.equal_mu else self.mu_shares(index)
+        return ParticipationMask.of(plan.amplitudes.devices(index), plan.problem.fleet.num_devices, shares)
 
     def factors(self, devices: Devices, index: int) -> Floats:
-        """Return f_k of devices in round i: how much more strongly than a_ik an adversary may see them."""
+        """Return f_k of devices in round i: the amplitude that the adversary may observe over a_ik."""
         problem = self._plan.problem
-        if not (self._plan.method.radio and self._plan.method.private and limits.amplified(problem)):
+        if not (self._plan.method.analog and self._plan.method.private and limits.amplified(problem)):
             return np.ones(devices.shape)
         found = limits.amplifications(problem)
         return np.asarray((found if found.ndim == 1 else found[index])[devices])
 
     def power_planned(self, rounds: int) -> float:
-        """Return [W] of all devices in the first `rounds` rounds together, at most."""
+        """Return the power of all devices in the first `rounds` rounds [W], for ‖g_k‖ = ϖ."""
         with np.errstate(over="ignore"):
             if self._plan.constant:
                 return rounds * float(self.powers[0])
             return float(np.sum(self.powers[:rounds]))
 
     def device_power(self, rounds: int) -> Floats:
-        """Return [W] of each device that is ever scheduled in the first `rounds` rounds together, at most."""
+        """Return the power of each scheduled device in the first `rounds` rounds [W], for ‖g_k‖ = ϖ."""
         if rounds == len(self):
             return self.totals.device_power
         if self._plan.constant:
             return rounds * self._first.power
         spent = np.zeros(self._plan.problem.fleet.num_devices)
-        for entry in self[:rounds]:
-            spent[entry.scheduled] += entry.power
+        for planned in self[:rounds]:
+            spent[planned.scheduled] += planned.power
         return spent[self._plan.scheduled]
 
     def exposures(self) -> Floats:
-        """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""
+        """Return Σ μ_ik² over the rounds of each scheduled device."""
         return self.totals.exposure

@@ -1,13 +1,13 @@
-"""The best plan of aligned devices: all of it open, by the bound or by accuracy, or for given devices.
+"""The best plan of aligned devices, by the bound or by an accuracy surrogate, jointly or for given devices.
 
-`joint_optimum` solves the paper's P1 exactly. Where devices may be seen more strongly than θ (imperfect CSI, or every
-antenna is seen), privacy asks θ f_k ≤ cap of every scheduled device, with f_k from `limits.amplifications`. That is one
-more limit per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore
-solves this problem too, for one number of rounds, or for all of them where cap does not depend on it.
+`joint_optimum` solves the paper's P1 exactly (brute force in tests/planning/test_exact.py agrees). With imperfect CSI,
+or an adversary who observes all antennas, device k may be observed with f_k θ (`limits.amplifications`). Privacy then
+requires f_k θ ≤ cap, the largest amplitude within the budget. This is a limit per device, like its peak power: θ ≤
+min(|h_k|√P_k, cap/f_k). The search for different peak powers solves it, for all I at once if cap does not depend on I.
 
-`most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ =
-σ/(|K|θ). So for each I the candidate space says which noise every number of devices leads to, and the surrogate which
-of them, which ϖ and which average is best. `completed` chooses what a given schedule leaves open.
+`most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with σ/(|K|θ),
+the noise per entry of the mean update over ϖ. For each I it computes this noise for every number of devices |K|; the
+surrogate selects I and |K|, ϖ and the model average. `completed` chooses I, θ and ϖ for a given schedule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.exact import (
     CandidateSpace,
-    Choice,
+    OptimalSchedule,
     best_rounds,
     best_schedule,
     candidate_space,
@@ -35,48 +35,48 @@ from airfed.planning.exact import (
 from airfed.planning.limits import Devices, Floats
 from airfed.planning.method import OVER_THE_AIR, Errors, Method, thinned
 from airfed.planning.plan import Plan
-from airfed.planning.surrogate import Response
+from airfed.planning.surrogate import Surrogate
 from airfed.problem import InfeasibleError, Problem
 
 Integers = NDArray[np.int64]
 
-_MOST_SIZES: Final = 512  # numbers of devices, where the participation ratio makes a difference
-_ROOM: Final = 2_000_000  # devices times numbers of rounds in the memory at a time
-_MANY: Final = 10_000  # devices of different peak powers from which on one search for each I is faster than all sizes
+_MOST_SIZES: Final = 512  # candidates for |K|, if the surrogate depends on the participation ratio
+_MOST_PAIRS: Final = 2_000_000  # devices times candidates for I, in memory at once
+_LARGE_FLEET: Final = 10_000  # devices; above, with different peak powers, one search per I is faster
 
 
 class Aligned(NamedTuple):
     """One set of aligned devices for all rounds."""
 
     devices: Devices  # K, ascending
-    alignment: float | None  # θ; None: the largest within every limit
-    rounds: int  # I
-    notes: tuple[str, ...] = ()  # remarks for the plan
+    alignment: float | None  # θ [√W]; None: the largest feasible
+    rounds: int  # I, the number of rounds
+    notes: tuple[str, ...] = ()  # printed with the plan
 
 
-def trusting(problem: Problem) -> Problem:
-    """Return the problem as the paper sees it: the gains are exact, and one signal is seen."""
-    return replace(problem, link=replace(problem.link, trust_estimates=True, trust="combiner"))
+def assuming_perfect_csi(problem: Problem) -> Problem:
+    """Return the problem with perfect CSI and an adversary who observes the combined signal, as in the paper."""
+    return replace(problem, link=replace(problem.link, assume_perfect_csi=True, adversary="combined"))
 
 
 def effective_peak_power(problem: Problem, rounds: int) -> Floats:
-    """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
+    """Return P_k [W], reduced if θ ≤ cap/f_k is tighter than θ ≤ |ĥ_k|√P_k."""
     fleet = problem.fleet
     if not limits.amplified(problem):
         return fleet.peak_power
     cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
-    heard = fleet.gain > 0
-    allowed = cap / limits.amplifications(problem)[heard]
+    reachable = fleet.gain > 0
+    allowed = cap / limits.amplifications(problem)[reachable]
     power = np.array(fleet.peak_power)
     with np.errstate(over="ignore"):
-        power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
+        power[reachable] = np.minimum(power[reachable], np.square(allowed / fleet.gain[reachable]))
     return power
 
 
 def joint_optimum(problem: Problem, rounds: Integers) -> Aligned:
-    """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
+    """Return the joint optimum of [Yan23, P1] over the candidates `rounds` for I, with f_k θ ≤ cap for all scheduled.
 
-    Deviations: the paper takes the channels for known.
+    Deviations: the paper assumes perfect CSI (f_k = 1).
     """
     if limits.amplified(problem) and problem.budget.scope == "total":
         best, chosen = _search_each(problem, rounds)
@@ -90,48 +90,48 @@ def joint_optimum(problem: Problem, rounds: Integers) -> Aligned:
 
 
 def backed_off(problem: Problem, found: Aligned) -> Aligned:
-    """Return the schedule with θ lowered, if need be, to what privacy allows its devices; a note says so."""
+    """Return the schedule with θ reduced to the privacy limit of its devices if it is exceeded, and a note."""
     if not limits.amplified(problem) or found.alignment is None:
         return found
     allowed = float(limits.privacy_limits(problem, np.array([found.rounds]), found.devices)[0])
     if found.alignment <= allowed:
         return found
-    why = "all antennas together see more of it" if problem.seen_by_all else "the CSI is imperfect"
+    why = "the adversary observes all antennas" if problem.all_antennas_seen else "the CSI is imperfect"
     note = (
-        f"θ lowered from {found.alignment:.6g} to {allowed:.6g}: a device may be seen "
-        f"{np.max(limits.amplifications(problem)[found.devices]):.4g} times stronger than planned, because {why} "
+        f"θ was reduced from {found.alignment:.6g} to {allowed:.6g}: the observed amplitude may be "
+        f"{np.max(limits.amplifications(problem)[found.devices]):.4g} times the planned one, because {why} "
         "(the paper does not consider this)."
     )
     return found._replace(alignment=allowed, notes=(*found.notes, note))
 
 
-def search(problem: Problem, rounds: Integers, peak_power: Floats) -> Choice:
-    """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
+def search(problem: Problem, rounds: Integers, peak_power: Floats) -> OptimalSchedule:
+    """Return the joint optimum over the candidates `rounds` for I, with the given peak powers [W]."""
     return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds))
 
 
-def _search_each(problem: Problem, rounds: Integers) -> tuple[Choice, int]:
-    """The limit per device changes with I: one search for each I that could still win."""
+def _search_each(problem: Problem, rounds: Integers) -> tuple[OptimalSchedule, int]:
+    """Return the joint optimum and its I. Each I has its own search, because cap/f_k depends on I."""
     kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds))
 
-    def solve(index: int, share: float) -> tuple[float, Choice | None]:
-        alone = usable.alone(index, share)
-        arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
+    def solve(index: int, share: float) -> tuple[float, OptimalSchedule | None]:
+        single = usable.single(index, share)
+        arguments = {"cap": single.cap, "round_budget": single.budget, "offset": single.offset, "scale": single.scale}
         power = effective_peak_power(problem, int(rounds[kept[index]]))
         try:
-            choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=alone.noise_weight)
+            choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=single.noise_weight)
         except InfeasibleError:
             return math.inf, None
         return choice.objective, choice
 
     index, choice = best_rounds(usable, solve)
     if choice is None:
-        raise InfeasibleError("No plan fits: the privacy budget leaves no signal at all to anybody (privacy).")
+        raise InfeasibleError("No plan fits: the privacy budget allows no signal of any device (privacy).")
     return choice, int(rounds[kept[index]])
 
 
 def candidates(problem: Problem, rounds: Integers) -> dict[str, Any]:
-    """Return what `best_schedule` needs to know of the numbers of rounds."""
+    """Return the arguments of `best_schedule` for the candidates `rounds` for I, one value per candidate."""
     return {
         "cap": limits.privacy_limits(problem, rounds),
         "round_budget": problem.budget.total_power / rounds,
@@ -142,7 +142,7 @@ def candidates(problem: Problem, rounds: Integers) -> dict[str, Any]:
 
 
 def space_of(plan: Plan) -> CandidateSpace:
-    """Return the candidate space of a plan (the paper's Fig. 2): the largest θ of each size, at the plan's rounds."""
+    """Return the candidate space of a plan (the paper's Fig. 2): the largest θ for each |K|, at the plan's I."""
     problem = plan.problem
     return candidate_space(
         problem.fleet.gain,
@@ -153,36 +153,36 @@ def space_of(plan: Plan) -> CandidateSpace:
     )
 
 
-def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Aligned:
-    """Return the devices and the number of rounds of the highest expected accuracy, whatever the problem's ϖ."""
+def most_accurate(problem: Problem, rounds: Integers, surrogate: Surrogate) -> Aligned:
+    """Return the devices and I with the highest expected accuracy, with the surrogate's best ϖ, not the problem's."""
     require_gain(problem.fleet.gain)
-    some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
-    counts = surrogate.share.size > 1
+    some = thinned(surrogate.covered(rounds), problem.fleet.num_devices)
+    by_participation = surrogate.participation.size > 1
     cap, budget = limits.privacy_limits(problem, some), problem.budget.total_power / some
-    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
-    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
+    # With f_k = 1 the effective peak powers are the same for every I.
+    together = 1 if limits.amplified(problem) else max(1, _MOST_PAIRS // problem.fleet.num_devices)
     found = []
     for start in range(0, some.size, together):
         power, part = effective_peak_power(problem, int(some[start])), slice(start, start + together)
-        found.append(_sizes(problem, power, cap[part], budget[part], counts=counts))
-    size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
+        found.append(_sizes(problem, power, cap[part], budget[part], by_participation=by_participation))
+    size, theta = (np.concatenate([each[part] for each in found]) for part in (0, 1))
     with np.errstate(divide="ignore"):
-        noise = np.asarray(problem.link.noise_std / (size * theta))
-    best = surrogate.best_design(some, noise, size / problem.fleet.num_devices)
-    at, number = (best.place, best.column), int(some[best.place])
+        noise = np.asarray(problem.update_noise_std / (size * theta))
+    best = surrogate.best_candidate(some, noise, size / problem.fleet.num_devices)
+    at, number = (best.row, best.column), int(some[best.row])
     return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
 
 
 def _sizes(
-    problem: Problem, peak_power: Floats, cap: Floats, budget: Floats, *, counts: bool
+    problem: Problem, peak_power: Floats, cap: Floats, budget: Floats, *, by_participation: bool
 ) -> tuple[Integers, Floats]:
-    """The numbers of devices worth a look, and their largest θ, a row for each I; of least noise unless it `counts`."""
+    """Return |K| of least noise and its largest θ, one row per I; `by_participation`: many |K|, each with its θ."""
     gain = problem.fleet.gain
-    if not counts and gain.size > _MANY and not np.all(peak_power == peak_power[0]):
+    if not by_participation and gain.size > _LARGE_FLEET and not np.all(peak_power == peak_power[0]):
         return _least_noise(gain, peak_power, cap, budget)
     theta = largest_alignments(gain, peak_power, cap=cap, round_budget=budget)
     size = np.arange(1, gain.size + 1)
-    if not counts:
+    if not by_participation:
         best = np.argmax(size * theta, axis=1)[:, None]
         return size[best], np.take_along_axis(theta, best, axis=1)
     most = int(np.count_nonzero(theta[0] > 0))
@@ -191,7 +191,7 @@ def _sizes(
 
 
 def _least_noise(gain: Floats, peak_power: Floats, cap: Floats, budget: Floats) -> tuple[Integers, Floats]:
-    """Size and θ of the least noise, a row for each I; term A, which the search counts too, weighs below 1e-8 of it."""
+    """Return |K| and θ of least noise, one row per I: participation has less than 1e-8 of the noise's weight."""
     most = gain.size * float((gain * np.sqrt(peak_power)).max())
     found = []
     for row in range(cap.size):
@@ -202,7 +202,7 @@ def _least_noise(gain: Floats, peak_power: Floats, cap: Floats, budget: Floats) 
 
 
 def _devices(problem: Problem, size: int, alignment: float, rounds: int) -> Devices:
-    """The strongest devices that reach θ within their peak powers: they cost least."""
+    """Return the `size` strongest devices that reach θ within their peak powers; they need the least power."""
     gain = problem.fleet.gain
     reach = gain * np.sqrt(effective_peak_power(problem, rounds))
     able = np.flatnonzero((reach >= alignment * (1 - 1e-12)) & (gain > 0))
@@ -218,26 +218,27 @@ def completed(
     method: Method = OVER_THE_AIR,
     alignment: float | None = None,
     notes: tuple[str, ...] = (),
-    surrogate: Response | None = None,
+    surrogate: Surrogate | None = None,
 ) -> Plan:
-    """Return the plan of the smallest bound, or of the highest accuracy by a surrogate, for given devices.
+    """Return the plan with the smallest bound, or the highest expected accuracy by a surrogate, for given devices.
 
-    `rounds` are those to choose from; `alignment` fixes θ of aligned devices, else it is the largest within the limits.
+    `rounds` are the candidates for I. `alignment` [√W] fixes θ of aligned devices; default: the largest feasible.
     """
     rounds = in_time(problem, method, devices, rounds)
     if surrogate is not None:
-        rounds = surrogate.known(rounds)
-    fleet, design = problem.fleet, None
+        rounds = surrogate.covered(rounds)
+    fleet, candidate = problem.fleet, None
     if alignment is None:
         found = method.errors(problem, devices, rounds)
     else:
         with np.errstate(over="ignore"):
-            figures = alignment, problem.link.noise_std / (devices.size * np.float64(alignment))
-        found = Errors(rounds, *(np.full(rounds.shape, x) for x in (*figures, 1.0 - devices.size / fleet.num_devices)))
+            values = alignment, problem.update_noise_std / (devices.size * np.float64(alignment))
+        missing = 1.0 - devices.size / fleet.num_devices
+        found = Errors(rounds, *(np.full(rounds.shape, x) for x in (*values, missing, 1.0 - missing)))
     if surrogate is not None:
-        design = surrogate.best_design(found.rounds, found.noise_share[:, None], 1.0 - found.shortfall[:, None])
-        best = design.place
-        problem = replace(problem, learning=replace(problem.learning, clip_norm=design.clip_norm))
+        candidate = surrogate.best_candidate(found.rounds, found.noise_share[:, None], found.participation[:, None])
+        best = candidate.row
+        problem = replace(problem, learning=replace(problem.learning, clip_norm=candidate.clip_norm))
     else:
         with np.errstate(over="ignore"):
             error = bounds.participation_error(found.shortfall)
@@ -247,7 +248,7 @@ def completed(
         best = int(np.argmin(objective))
         if not np.isfinite(objective[best]):
             raise InfeasibleError(
-                "No plan fits: the limits leave so little signal that the bound is not a finite number "
+                "No plan fits: the limits allow so little signal that the bound is not finite "
                 f"(the alignment would be {found.level[best]:.3g})."
             )
     number = int(found.rounds[best])
@@ -258,30 +259,30 @@ def completed(
     else:
         table = Amplitudes.aligned(devices, num_devices=fleet.num_devices, level=float(alignment), rounds=number)
     plan = Plan(problem=problem, policy=policy, amplitudes=table, method=method, notes=notes)
-    if surrogate is not None and design is not None:
-        plan = predicted(replace(plan, objective="measured", average=design.average), surrogate)
+    if surrogate is not None and candidate is not None:
+        plan = predicted(replace(plan, objective="accuracy", average=candidate.average), surrogate)
     return plan.flagged()
 
 
-def expected(plan: Plan, surrogate: Response) -> Plan:
-    """Return a plan with the ϖ and the average of the highest expected accuracy."""
-    noise, share = np.array([[plan.noise_share]]), np.array([[plan.device_share]])
-    best = surrogate.best_design(np.array([plan.rounds]), noise, share)
+def with_best_clipping(plan: Plan, surrogate: Surrogate) -> Plan:
+    """Return the plan with the ϖ and the model average of the highest expected accuracy."""
+    noise, participation = np.array([[plan.noise_share]]), np.array([[plan.participation]])
+    best = surrogate.best_candidate(np.array([plan.rounds]), noise, participation)
     problem = replace(plan.problem, learning=replace(plan.problem.learning, clip_norm=best.clip_norm))
-    return predicted(replace(plan, problem=problem, objective="measured", average=best.average), surrogate)
+    return predicted(replace(plan, problem=problem, objective="accuracy", average=best.average), surrogate)
 
 
-def predicted(plan: Plan, surrogate: Response) -> Plan:
-    """Return the plan with its expected accuracy; none outside the surrogate's range."""
-    noise, share = plan.noise_share, plan.device_share
+def predicted(plan: Plan, surrogate: Surrogate) -> Plan:
+    """Return the plan with its expected accuracy, or without one outside the surrogate's range."""
+    noise, participation = plan.noise_share, plan.participation
     found = surrogate.prediction(
-        rounds=plan.rounds, clip_norm=plan.clip_norm, noise=noise, share=share, average=plan.average
+        rounds=plan.rounds, clip_norm=plan.clip_norm, noise=noise, participation=participation, average=plan.average
     )
     return replace(plan, prediction=found)
 
 
 def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:
-    """Return those numbers of rounds that fit the time on the air; InfeasibleError where none does."""
+    """Return the candidates for I within the budget's air time; raise InfeasibleError if there are none."""
     if problem.symbols == np.inf:
         return rounds
     uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
@@ -289,7 +290,7 @@ def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers
     if not fits.any():
         seconds = uses[0] / (problem.link.bandwidth or 1.0)
         raise InfeasibleError(
-            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s on the air ({method.name}), and there are "
+            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s of air time ({method.name}), and the budget is "
             f"{problem.budget.air_time:.4g} s (air_time)."
         )
     return np.asarray(rounds[fits])

@@ -1,6 +1,6 @@
-"""Algorithms 1 and 2 of [Yan23] as printed, Sec. IV-E included, with its errors: for comparison only.
+"""Algorithms 1 and 2 of [Yan23] as printed, with Sec. IV-E and its errors, for comparison only.
 
-Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break a limit.
+Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can violate a limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airfed.planning.optimal import Aligned
 from airfed.problem import InfeasibleError, Problem
 
 _MAX_ITERATIONS = 100
-_RTOL = 1e-12  # the print's convergence threshold ε is not given
+_RTOL = 1e-12  # the paper does not give its convergence threshold
 
 
 class _Pairs(NamedTuple):
@@ -29,17 +29,17 @@ class _Pairs(NamedTuple):
 
 
 def alternate(problem: Problem, *, rounds: int | None = None) -> Aligned:
-    """Return (K, θ, I) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
+    """Return (K, θ, I) of Algorithm 2: alternate P2 and P3 from I = T until the objective converges.
 
-    With `rounds` given only P2 is solved, once.
+    With fixed `rounds` it solves P2 once.
 
     Implements [Yan23, Algorithm 2].
-    Deviations: the convergence threshold, not given in the print, is 1e-12 relative. Where the budget covers the whole
-    training, P3 also keeps θ within the privacy limit of I rounds, which the print does not consider.
+    Deviations: the convergence threshold, which the paper does not give, is 1e-12 relative. With a total privacy
+    budget, P3 also keeps θ within the privacy limit of I rounds, which the paper does not consider.
     """
     if np.any(problem.fleet.gain == 0):
         raise InfeasibleError(
-            "No plan fits: a device has gain 0, and the paper's pairs take every 1/|h|² for finite (peak_power)."
+            "No plan fits: a device has gain 0, and the paper's algorithm needs a finite 1/|h|² (peak_power)."
         )
     chosen = problem.most_rounds if rounds is None else int(rounds)
     previous = np.inf
@@ -55,7 +55,7 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> Aligned:
             break
         previous = value
     else:
-        notes.append(f"Algorithm 2 had not come to rest after {_MAX_ITERATIONS} iterations.")
+        notes.append(f"Algorithm 2 did not converge in {_MAX_ITERATIONS} iterations.")
     return Aligned(scheduled, theta, chosen, tuple(notes))
 
 
@@ -63,7 +63,7 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     """Return (K, θ) of Algorithm 1 for a given number of rounds.
 
     Implements [Yan23, Algorithm 1], [Yan23, P2] for equal peak powers and Sec. IV-E for different ones.
-    Deviations: if |Q| = N the last pair is the empty set and is left out (Lemma 6's edge).
+    Deviations: if |Q| = N the last pair of Lemma 6 is the empty set and is omitted.
     """
     fleet, learning = problem.fleet, problem.learning
     num_devices = fleet.num_devices
@@ -72,7 +72,7 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     pairs = _candidate_pairs(problem, rounds, by_gain, by_peak)
     size = num_devices - pairs.start
     with np.errstate(divide="ignore", over="ignore"):
-        noise = bounds.noise_error(learning, problem.link.noise_std / (size * pairs.theta))
+        noise = bounds.noise_error(learning, problem.update_noise_std / (size * pairs.theta))
         objective = bounds.participation_error(1 - size / num_devices) + noise
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
@@ -95,14 +95,14 @@ def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], b
     pairs = _Pairs(start, by_total, np.minimum(peak, total)[:below])
     if below == fleet.num_devices:
         return pairs
-    # With no pair before it (|Q| = 0) this one is everybody: [Yan23, Lemma 4].
+    # If |Q| = 0 this pair is full participation: [Yan23, Lemma 4].
     return _Pairs(np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap))
 
 
 def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int) -> tuple[int, float]:
     """Return (I, W) of P3: the best number of rounds for a given (K, θ), by search over all feasible ones.
 
-    Implements [Yan23, P3]. `current`, for which (K, θ) was found, stays a candidate even where rounding excludes it.
+    `current`, the I of (K, θ), stays a candidate even if rounding excludes it. Implements [Yan23, P3].
     """
     learning = problem.learning
     rounds = np.arange(1, problem.most_rounds + 1)
@@ -114,7 +114,7 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
     inner = (
         bounds.participation_error(1 - scheduled.size / problem.fleet.num_devices)
         + (learning.total_steps / rounds - 1) ** 2
-        + bounds.noise_error(learning, problem.link.noise_std / (scheduled.size * theta))
+        + bounds.noise_error(learning, problem.update_noise_std / (scheduled.size * theta))
     )
     remaining = bounds.remaining_gap(learning, rounds)
     with np.errstate(over="ignore"):
@@ -125,21 +125,19 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
 
 
 def beats_full_participation(problem: Problem, *, num_scheduled: int, alignment: float, rounds: int) -> bool:
-    """Return whether Lemma 7 promises that |K| devices at θ do better than full participation.
+    """Return whether Lemma 7 guarantees that |K| devices at θ are better than full participation.
 
-    |K|θ ≥ 1 / √(1/(N²m²) − 8/(dσ²)) with m = min{c_1, q_1}. True is a promise; False says nothing: the condition is
-    sufficient, not necessary (it replaces 4(1−|K|/N)² by 4), and void where dσ² ≤ 8N²m².
+    |K|θ ≥ 1 / √(1/(N²m²) − 8/(dσ²)) with m = min{c_1, q_1}. The condition is sufficient, not
+    necessary (it replaces 4(1−|K|/N)² by 4), and cannot hold if dσ² ≤ 8N²m².
 
     Implements [Yan23, Lemma 7].
-    Deviations: the factor 1/2 of the full-participation value, and min{c_1, q_1} where the print has c_1.
+    Deviations: the factor 1/2 of the full-participation value, and min{c_1, q_1} in place of the printed c_1.
     """
     if np.any(problem.fleet.gain == 0):
         return True  # the full fleet cannot be aligned at all
-    everyone = np.arange(problem.fleet.num_devices)
-    full = min(
-        limits.peak_limit(problem, everyone), float(limits.total_limits(problem, everyone, np.array([rounds]))[0])
-    )
-    # both sides times √(dσ²), so that nothing underflows
-    spread = math.sqrt(problem.learning.dimension) * problem.link.noise_std
-    margin = spread / (everyone.size * full) * (spread / (everyone.size * full)) - 8 if full > 0 else math.inf
+    devices = np.arange(problem.fleet.num_devices)
+    full = min(limits.peak_limit(problem, devices), float(limits.total_limits(problem, devices, np.array([rounds]))[0]))
+    # both sides times √(dσ²), against underflow
+    spread = math.sqrt(problem.learning.dimension) * problem.update_noise_std
+    margin = spread / (devices.size * full) * (spread / (devices.size * full)) - 8 if full > 0 else math.inf
     return margin > 0 and num_scheduled * alignment >= spread / math.sqrt(margin)

@@ -1,4 +1,4 @@
-"""What a policy is: a function from a problem to a schedule, built in or the user's own; and its sensitivities."""
+"""Policies: functions from a problem to a schedule, built-in or user-defined; and sensitivities of a plan."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from airfed import _usercode, _validate, bounds
 from airfed.planning import beamforming, limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.method import OVER_THE_AIR, Method, thinned
-from airfed.planning.optimal import Aligned, completed, expected, in_time
+from airfed.planning.optimal import Aligned, completed, in_time, with_best_clipping
 from airfed.planning.plan import Plan
-from airfed.planning.surrogate import Average, Response
+from airfed.planning.surrogate import Average, Surrogate
 from airfed.planning.time_varying import planner as time_varying
 from airfed.planning.time_varying.instance import Solution
 from airfed.planning.time_varying.planner import Samples
 from airfed.problem import InfeasibleError, Problem
 
-Asked = Literal["once", "per_round"]
+CallMode = Literal["once", "per_round"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_RTOL: Final = 1e-9  # sums that are added up in another order
-_NOT_PRIVATE: Final = "Not private: its ε stands for infinity."
-# A policy need not take these: airfed heeds them itself.
-_FOR_ALL: Final = ("rounds", "seed", "objective", "samples", "round_index")
+_RTOL: Final = 1e-9  # rounding of sums in a different order
+_NOT_PRIVATE: Final = "Not private: no finite ε holds."
+# airfed applies these settings itself; a policy may also take them.
+_COMMON: Final = ("rounds", "seed", "objective", "samples", "round_index")
 
 
 def once(function: _Function) -> _Function:
-    """Declare that a policy is asked once for the whole training, also where channels vary.
+    """Declare that a policy is called once for the whole training, also for time-varying channels.
 
-    It sees the problem with the gains of all rounds, and `samples` if it names that parameter; it returns a plan, or
-    amplitudes of all rounds, (I, N). A policy without this is asked in each round, with the gains of that round.
+    It gets the problem with the gains of all rounds, and `samples` if it has that parameter, and returns a plan or
+    amplitudes of all rounds, (I, N). Other policies are called in each round, with the gains of that round.
 
     >>> import airfed
     >>> from airfed.planning import once
@@ -50,30 +50,30 @@ def once(function: _Function) -> _Function:
     >>> airfed.load("examples/paper.toml").plan(policy=ten_rounds).rounds
     10
     """
-    function.asked = "once"  # type: ignore[attr-defined]
+    function.called = "once"  # type: ignore[attr-defined]
     return function
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may say to a policy; each policy takes those that its function names."""
+    """The settings of a policy; each policy takes those that are parameters of its function."""
 
     rounds: int | None = None  # I, to fix it
     size: int | None = None  # how many devices to schedule
     threshold: float | None = None  # the smallest gain to schedule
-    seed: int = 0  # of the policy's own random stream
-    objective: Response | None = None  # an accuracy surrogate to plan by, or None for the smallest bound
-    clip_norm: float | None = None  # ϖ, to fix it where a surrogate would choose it
-    average: Average | None = None  # as in `Plan`, to fix it where a surrogate would choose it
+    seed: int = 0  # of the policy's random stream
+    objective: Surrogate | None = None  # an accuracy surrogate; None: plan by the bound
+    clip_norm: float | None = None  # ϖ, to fix it when a surrogate would choose it
+    average: Average | None = None  # as in `Plan`, to fix it when a surrogate would choose it
     samples: Samples | None = None  # as in `airfed.plan`; None: all gains are known beforehand
-    round_index: int = 0  # i, for a policy that is asked in each round
-    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else the user's own policy takes, by name
+    round_index: int = 0  # i, for a policy that is called in each round
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the policy, by name
 
     def fixed(self) -> Settings:
-        """Return the settings with a surrogate restricted to what they leave open."""
+        """Return the settings with the surrogate restricted to the fixed clip_norm and average."""
         if self.objective is None:
             if self.clip_norm is not None:
-                raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
+                raise ValueError("clip_norm cannot be given for a plan by the bound, which uses the problem's.")
             return self
         surrogate = self.objective if self.average is None else self.objective.only(average=self.average)
         if self.clip_norm is not None:
@@ -82,7 +82,7 @@ class Settings:
         return replace(self, objective=surrogate, clip_norm=None)
 
     def given(self) -> dict[str, Any]:
-        """Return the settings of one policy or another (not the rounds or the seed) that were given, by name."""
+        """Return the given policy-specific settings (not the rounds or the seed) by name."""
         named = {"size": self.size, "threshold": self.threshold}
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
@@ -91,39 +91,41 @@ class Settings:
 class Policy:
     """A rule that schedules devices.
 
-    Its function takes a `Problem` and those settings that it names as parameters. Asked in each round, it returns the
-    devices to schedule (indices, or one truth value per device; airfed then chooses the largest feasible amplitudes and
-    the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table
-    of amplitudes (I, N), or a `Plan`.
+    Its function takes a `Problem` and the settings in its signature. Called in each round, it returns the devices to
+    schedule (indices or a boolean mask; airfed then chooses the largest feasible amplitudes and the best I), or their
+    amplitudes a_k, (N,) floats. Called once, it may also return a `Method` (a baseline), a table of amplitudes (I, N),
+    or a `Plan`.
 
     >>> from airfed.policies import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
     (['round_index', 'seed', 'size'], [])
     """
 
-    name: str  # as in a scenario and a record
-    # the rule; for the user's own code in a file, what is to be imported each time that it is asked
+    name: str  # in scenarios and records
+    # the rule; or user code in a file, imported at each call
     function: Callable[..., Any] | _usercode.UserCode
-    folder: Path = Path()  # where the user's code is looked for first
-    # whether a built-in policy is asked once, or in each round; a function of the user's declares it with `once`
-    asked: Asked = "per_round"
-    time_varying: bool = False  # whether it differs from "optimal" only where channels vary or devices have batteries
-    baseline: bool = False  # whether it is the method of another paper
+    folder: Path = Path()  # the first folder in which user code is searched
+    # whether a built-in policy is called once or in each round; user code declares it with `once`
+    called: CallMode = "per_round"
+    time_varying: bool = False  # whether it differs from "optimal" only for time-varying problems
+    baseline: bool = False  # whether it is a method of another paper
+    # for several antennas: the lower bound over all beamformers of a policy that does not align the devices
+    lower_bound: Callable[[Problem], float] | None = None
 
     @classmethod
-    def own(cls, function: Callable[..., Any]) -> Policy:
-        """Return the policy that a function of the user's is."""
+    def from_function(cls, function: Callable[..., Any]) -> Policy:
+        """Return the policy of a user-defined function."""
         module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
         return cls(name=f"{module}:{name}", function=function)
 
     @cached_property
     def settings(self) -> frozenset[str]:
         """The names of the settings that the policy takes."""
-        with self._opened() as asked:
-            return frozenset(asked.parameters)
+        with self._loaded() as rule:
+            return frozenset(rule.parameters)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the sources of the user's own code in a file; "" for any other policy."""
+        """Return the SHA-256 of the source files of user code; "" for any other policy."""
         if not isinstance(self.function, _usercode.UserCode):
             return ""
         with _usercode.opened(self.function, self.folder, role="policy") as code:
@@ -134,27 +136,30 @@ class Policy:
 
         Raises:
             InfeasibleError: no plan meets every limit.
-            ValueError: a setting is missing or not the policy's, or the user's own code returns no schedule.
+            ValueError: a setting is missing or unknown, or user code returns no schedule.
         """
-        _candidate_rounds(problem, settings.rounds)  # raises where rounds is out of range
-        if problem.fleet.combiner is None:
-            if not problem.varies:
-                plan = self._combined(problem, settings)
+        _candidate_rounds(problem, settings.rounds)  # raises if rounds is out of range
+        if problem.fleet.beamformer is None:
+            if not problem.time_varying:
+                plan = self._plan_with_beamformer(problem, settings)
+                if self.lower_bound is not None:
+                    by_bound = plan.objective == "bound"
+                    return replace(plan, lower_bound=self.lower_bound(problem) if by_bound else -math.inf)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
                 return replace(plan, lower_bound=beamforming.lower_bound(problem)) if aligned else plan
-            return beamforming.noted(self.plan(beamforming.in_rounds(problem), settings))
-        with self._opened() as asked:
-            asked.check(self.name, settings)
-            if problem.varies:
-                return self._varying(asked, problem, settings)
+            return beamforming.noted(self.plan(beamforming.with_round_beamformers(problem), settings))
+        with self._loaded() as rule:
+            rule.check(self.name, settings)
+            if problem.time_varying:
+                return self._time_varying_plan(rule, problem, settings)
             settings = settings.fixed()
-            answer = asked(problem, settings)
-        return self._decided(problem, answer, settings) or self._completed(problem, answer, settings)
+            answer = rule(problem, settings)
+        return self._plan_of_table(problem, answer, settings) or self._plan_of_devices(problem, answer, settings)
 
-    def _decided(self, problem: Problem, answer: Any, settings: Settings) -> Plan | None:
-        """The plan of an answer that leaves nothing open; None for any other."""
+    def _plan_of_table(self, problem: Problem, answer: Any, settings: Settings) -> Plan | None:
+        """Return the plan of an answer with amplitudes of all rounds; None for any other answer."""
         if isinstance(answer, Solution):
-            return self._solved(problem, answer, settings)
+            return self._checked_plan(problem, answer, settings)
         method: Method = OVER_THE_AIR
         notes: tuple[str, ...] = ()
         if isinstance(answer, Plan):
@@ -166,12 +171,12 @@ class Policy:
             return None
         if settings.rounds not in (None, table.rounds):
             raise ValueError(
-                f"Expected policy {self.name!r} to return rounds={settings.rounds}, as fixed; got {table.rounds}."
+                f"Policy {self.name!r} must return the fixed number of rounds, {settings.rounds}; got {table.rounds}."
             )
-        return self._solved(problem, Solution(table), settings, method=method, notes=notes)
+        return self._checked_plan(problem, Solution(table), settings, method=method, notes=notes)
 
-    def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
-        """The plan of devices that are the same in all rounds."""
+    def _plan_of_devices(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
+        """Return the plan of an answer with the same devices in all rounds."""
         candidates, alignment = _candidate_rounds(problem, settings.rounds), None
         method = answer if isinstance(answer, Method) else OVER_THE_AIR
         notes: tuple[str, ...] = () if method.private else (_NOT_PRIVATE,)
@@ -181,28 +186,31 @@ class Policy:
             devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
             alignment = answer.alignment
         else:
-            devices = row = self._row(problem, answer)
-            if row.dtype == np.float64:
-                return self._received(problem, row, in_time(problem, method, row, candidates), settings)
-        open_: dict[str, Any] = {"rounds": candidates, "method": method, "alignment": alignment}
+            devices = self._schedule_of(problem, answer)
+            if devices.dtype == np.float64:
+                fitting = in_time(problem, method, devices, candidates)
+                return self._plan_of_amplitudes(problem, devices, fitting, settings)
+        arguments: dict[str, Any] = {"rounds": candidates, "method": method, "alignment": alignment}
         if settings.objective is not None and method.private:
             try:
-                return completed(problem, self.name, devices, **open_, notes=notes, surrogate=settings.objective)
+                return completed(problem, self.name, devices, **arguments, notes=notes, surrogate=settings.objective)
             except InfeasibleError as error:
                 if not self.baseline:
                     raise
                 # Baselines outside the surrogate's range are still shown.
                 notes = (*notes, f"Planned by the bound: {str(error).removeprefix('No plan fits: ')}")
-        plan = completed(problem, self.name, devices, **open_, notes=notes)
+        plan = completed(problem, self.name, devices, **arguments, notes=notes)
         return plan if settings.average is None else replace(plan, average=settings.average)
 
-    def _received(self, problem: Problem, row: NDArray[Any], candidates: NDArray[np.int64], settings: Settings) -> Plan:
-        """The plan of given amplitudes: of the numbers of rounds that keep every limit, if there are any, the best."""
+    def _plan_of_amplitudes(
+        self, problem: Problem, row: NDArray[Any], candidates: NDArray[np.int64], settings: Settings
+    ) -> Plan:
+        """Return the plan of given amplitudes with the best number of rounds, if possible within every limit."""
         plans, refused = [], ""
         for number in thinned(candidates, row.size).tolist():
             try:
                 table = Amplitudes.of_table(row, rounds=number)
-                plans.append(self._solved(problem, Solution(table), settings))
+                plans.append(self._checked_plan(problem, Solution(table), settings))
             except InfeasibleError as error:
                 refused = refused or str(error)
         if not plans:
@@ -212,56 +220,55 @@ class Policy:
             key=lambda plan: plan.bound.total if settings.objective is None else -(plan.predicted_accuracy or 0.0),
         )
 
-    def _combined(self, problem: Problem, settings: Settings) -> Plan:
-        """The plan of several antennas, with the combiner that goes best with it."""
+    def _plan_with_beamformer(self, problem: Problem, settings: Settings) -> Plan:
+        """Return the plan for several antennas, with the best beamformer of the search."""
 
-        def judge(there: Problem) -> Plan:
-            return self.plan(there, settings)
+        def plan_for(fixed: Problem) -> Plan:
+            return self.plan(fixed, settings)
 
-        if self.baseline:  # asking it takes long; most of them have full participation
-            return beamforming.judged(problem, (beamforming.aligned, beamforming.full), judge)
+        if self.baseline:  # slow to plan; most have full participation
+            return beamforming.best_of_few(problem, (beamforming.aligned, beamforming.full), plan_for)
         if settings.objective is None:
-            return beamforming.planned(problem, judge)
+            return beamforming.searched(problem, plan_for, least=self.lower_bound)
         by_bound = replace(settings, objective=None, clip_norm=None)
-        return beamforming.judged(problem, [lambda there: self.plan(there, by_bound)], judge)
+        return beamforming.best_of_few(problem, [lambda fixed: self.plan(fixed, by_bound)], plan_for)
 
-    def _varying(self, asked: _Asked, problem: Problem, settings: Settings) -> Plan:
-        """The plan where channels vary or devices have batteries: rounds may differ."""
+    def _time_varying_plan(self, rule: _Rule, problem: Problem, settings: Settings) -> Plan:
+        """Return the plan of a time-varying problem, in which rounds may differ."""
         for name in ("objective", "clip_norm"):
             if getattr(settings, name) is not None:
                 raise ValueError(
-                    f"Expected no {name} where channels vary or devices have batteries: each round is planned by the "
-                    "bound."
+                    f"{name} cannot be given with time-varying channels or batteries: rounds are planned by the bound."
                 )
-        if self.baseline and problem.seen_by_all:
+        if self.baseline and problem.all_antennas_seen:
             raise InfeasibleError(
-                f"No plan fits: {self.name} is not planned round by round where every antenna is seen "
-                '(trust = "radio").'
+                f"No plan fits: {self.name} has no time-varying plan against an adversary who observes all antennas "
+                '(adversary = "all_antennas").'
             )
         if self.baseline and problem.fleet.antennas > 1 and settings.samples is not None:
-            settings = replace(settings, samples=beamforming.combined_samples(settings.samples))
+            settings = replace(settings, samples=beamforming.effective_samples(problem, settings.samples))
         if settings.rounds is not None and settings.rounds > problem.most_rounds:
             raise InfeasibleError(
-                f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
-                "that there are (air_time)."
+                f"No plan fits: rounds={settings.rounds} take more air time than the budget of "
+                f"{problem.budget.air_time:g} s (air_time)."
             )
         known: dict[str, Any] = {"rounds": settings.rounds, "samples": settings.samples}
-        if asked.mode == "per_round":
+        if rule.mode == "per_round":
 
-            def decide(there: Problem, index: int) -> NDArray[Any]:
-                return self._row(there, asked(there, replace(settings, round_index=index)))
+            def schedule(this_round: Problem, index: int) -> NDArray[Any]:
+                return self._schedule_of(this_round, rule(this_round, replace(settings, round_index=index)))
 
-            return self._solved(problem, time_varying.per_round(problem, decide, **known), settings)
-        answer = asked(problem, settings)
-        if (decided := self._decided(problem, answer, settings)) is not None:
-            return decided
+            return self._checked_plan(problem, time_varying.per_round(problem, schedule, **known), settings)
+        answer = rule(problem, settings)
+        if (plan := self._plan_of_table(problem, answer, settings)) is not None:
+            return plan
         if isinstance(answer, Method):
-            found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
-            return self._solved(problem, found, settings, method=answer)
-        row = self._row(problem, answer)
-        return self._solved(problem, time_varying.per_round(problem, lambda there, _: row, **known), settings)
+            found = time_varying.per_round(problem, lambda this, _: answer.schedule(this), method=answer, **known)
+            return self._checked_plan(problem, found, settings, method=answer)
+        row = self._schedule_of(problem, answer)
+        return self._checked_plan(problem, time_varying.per_round(problem, lambda this, _: row, **known), settings)
 
-    def _solved(
+    def _checked_plan(
         self,
         problem: Problem,
         found: Solution,
@@ -270,7 +277,7 @@ class Policy:
         method: Method = OVER_THE_AIR,
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        """The plan of amplitudes that leave nothing open."""
+        """Return the plan of given amplitudes, checked against the limits."""
         if not method.private and _NOT_PRIVATE not in notes:
             notes = (*notes, _NOT_PRIVATE)
         plan = Plan(
@@ -284,37 +291,37 @@ class Policy:
         )
         if problem.symbols < np.inf and plan.channel_uses > problem.symbols:
             raise InfeasibleError(
-                f"No plan fits: rounds={plan.rounds} take {plan.air_time:.4g} s on the air, and there are "
+                f"No plan fits: rounds={plan.rounds} take {plan.air_time:.4g} s of air time, and the budget is "
                 f"{problem.budget.air_time:.4g} s (air_time)."
             )
         if settings.objective is not None:
-            plan = expected(plan, settings.objective)
+            plan = with_best_clipping(plan, settings.objective)
         if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
             raise ValueError(
-                f"Expected policy {self.name!r} to return a lower_bound <= the plan's bound, {plan.bound.total:.5g}; "
+                f"Policy {self.name!r} must return a lower_bound of at most the plan's bound, {plan.bound.total:.5g}; "
                 f"got {plan.lower_bound:.5g}."
             )
         return plan.flagged()
 
     @contextmanager
-    def _opened(self) -> Iterator[_Asked]:
-        """The function, ready to be asked; the folder of the user's own code is importable within the context."""
+    def _loaded(self) -> Iterator[_Rule]:
+        """Yield the function, ready to be called; the folder of user code is importable within the context."""
         if isinstance(self.function, _usercode.UserCode):
             with _usercode.opened(self.function, self.folder, role="policy") as code:
-                yield self._ready(code.function, code.call, own=True)
+                yield self._rule(code.function, code.call, own=True)
         else:
-            yield self._ready(self.function, self.function, own=":" in self.name)
+            yield self._rule(self.function, self.function, own=":" in self.name)
 
-    def _ready(self, function: Callable[..., Any], call: Callable[..., Any], *, own: bool) -> _Asked:
-        """The function with its parameters after the first, the problem; *args and **kwargs name no setting."""
+    def _rule(self, function: Callable[..., Any], call: Callable[..., Any], *, own: bool) -> _Rule:
+        """Return the function with its parameters after the problem, without *args and **kwargs."""
         named = list(inspect.signature(function).parameters.items())[1:]
         parameters = {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
-        return _Asked(function=call, parameters=parameters, mode=getattr(function, "asked", self.asked), own=own)
+        return _Rule(function=call, parameters=parameters, mode=getattr(function, "called", self.called), own=own)
 
-    def _row(self, problem: Problem, answer: Any) -> NDArray[Any]:
-        """K, ascending, each device once; or a_k of every device, as floats."""
+    def _schedule_of(self, problem: Problem, answer: Any) -> NDArray[Any]:
+        """Return K as ascending indices, or a_k of every device as floats."""
         num_devices = problem.fleet.num_devices
-        expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
+        expected = f"Policy {self.name!r} must return distinct device indices from 0 to {num_devices - 1}"
         devices = _array(answer)
         if devices is None:
             raise ValueError(f"{expected}; got {type(answer).__name__}.")
@@ -326,59 +333,57 @@ class Policy:
         if amplitudes:
             return np.asarray(devices, dtype=np.float64)
         if isinstance(answer, Plan) or (devices.ndim == 2 and devices.dtype.kind == "f"):
-            raise ValueError(f"{expected}; all rounds at once need airfed.planning.once.")
+            raise ValueError(f"{expected}; to return all rounds at once, declare it with airfed.planning.once.")
         if devices.ndim != 1 or devices.dtype.kind not in "iu":
             raise ValueError(f"{expected}, or {num_devices} amplitudes; got {devices.dtype} of shape {devices.shape}.")
         devices = np.sort(devices)
         if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] == devices[:-1]):
-            raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or one twice.")
+            raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or duplicates.")
         return devices.astype(np.intp, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A function of a policy, ready to be asked."""
+class _Rule:
+    """The function of a policy, ready to be called."""
 
     function: Callable[..., Any]
-    parameters: Mapping[str, inspect.Parameter]  # those after the first, which is the problem
-    mode: Asked
-    own: bool  # whether it is the user's
+    parameters: Mapping[str, inspect.Parameter]  # without the first, the problem
+    mode: CallMode
+    own: bool  # whether it is user code
 
     def __call__(self, problem: Problem, settings: Settings) -> Any:
-        """Ask; the user's own code gets a copy, so that the plan is about the problem as it was."""
+        """Call the function; user code gets a copy, so that it cannot change the problem."""
         if self.own:
             problem = copy.deepcopy(problem)
             for value in vars(problem.fleet).values():
                 if isinstance(value, np.ndarray):
-                    value.flags.writeable = False  # as they were
-        known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
+                    value.flags.writeable = False  # as in the original
+        known = settings.given() | {name: getattr(settings, name) for name in _COMMON}
         answer = self.function(problem, **{name: value for name, value in known.items() if name in self.parameters})
         method = answer.method if isinstance(answer, Plan) else answer
         if self.own and isinstance(method, Method) and not type(method).__module__.startswith("airfed."):
-            raise ValueError(
-                f"Expected a method of airfed's from a policy: it cannot account for {type(method).__name__}."
-            )
+            raise ValueError(f"A policy must return a method of airfed, got {type(method).__name__}.")
         return answer
 
     def check(self, policy: str, settings: Settings) -> None:
-        """Raise ValueError where a setting is not the policy's, or one that it needs is missing."""
+        """Raise ValueError if a setting is unknown to the policy, or a required one is missing."""
         given = settings.given()
         if settings.size is not None:
             _validate.positive_integer(size=settings.size)
         for name in given:
-            if name in _FOR_ALL:
-                raise ValueError(f"Expected no option {name}: it would be overruled; choose another name.")
+            if name in _COMMON:
+                raise ValueError(f"The option {name} has the name of a setting. Choose another name.")
             if name not in self.parameters:
-                taken = ", ".join(sorted(set(self.parameters) - set(_FOR_ALL))) or "no settings"
-                raise ValueError(f"Expected no {name} with policy={policy!r}: it takes {taken}.")
+                taken = ", ".join(sorted(set(self.parameters) - set(_COMMON))) or "no settings"
+                raise ValueError(f"policy={policy!r} has no setting {name}: it takes {taken}.")
         for name, parameter in self.parameters.items():
-            if parameter.default is parameter.empty and name not in (*given, *_FOR_ALL):
+            if parameter.default is parameter.empty and name not in (*given, *_COMMON):
                 where = name if name in ("size", "threshold") else f"options.{name}"
-                raise ValueError(f"Expected a value of {name} (policy.{where} in a scenario) with policy={policy!r}.")
+                raise ValueError(f"policy={policy!r} needs a value of {name} (policy.{where} in a scenario).")
 
 
 def _array(answer: Any) -> NDArray[Any] | None:
-    """An answer as an array; None for ragged lists, and tensors that are no plain numbers."""
+    """Return an answer as an array; None for ragged lists and tensors that cannot be converted."""
     try:
         return np.asarray(answer)
     except (ValueError, TypeError, RuntimeError):
@@ -388,51 +393,51 @@ def _array(answer: Any) -> NDArray[Any] | None:
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
     if rounds is None:
         return np.arange(1, problem.learning.total_steps + 1)
-    bounds.local_steps(problem.learning.total_steps, rounds)  # raises where rounds is out of range
+    bounds.local_steps(problem.learning.total_steps, rounds)  # raises if rounds is out of range
     return np.array([int(rounds)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivities:
-    """What a little more of a budget buys."""
+    """Bound or expected accuracy with larger budgets."""
 
-    of: Literal["bound", "accuracy"]  # what the figures are; the latter of a plan that was chosen by it
+    of: Literal["bound", "accuracy"]  # the quantity; "accuracy" for a plan with that objective
     now: float
-    watt: float  # with one watt more in total
-    epsilon: float  # with ε one higher
+    watt: float  # with 1 W more total power
+    epsilon: float  # with ε + 1
     double_power: float
     double_epsilon: float
-    binding: str  # the present limit
+    binding: str  # the limit that binds now
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextDevice:
-    """The strongest device that is not scheduled, and what keeps it out."""
+    """The strongest device that is not scheduled, and the plan if it joined."""
 
     device: int
     gain: float  # |h|
-    limit: str  # the limit that would hold θ if it joined
-    alignment: float  # that θ
+    limit: str  # the limit that would bind θ if it joined
+    alignment: float  # θ if it joined
     bound: float  # the bound if it joined
 
 
 def sensitivities(problem: Problem, planner: Callable[[Problem], Plan]) -> Sensitivities:
-    """Return what one more watt and one more unit of ε buy a policy; a beamformer that is chosen stays."""
+    """Return the sensitivity of a policy to the power and privacy budgets; a chosen beamformer is kept."""
     epsilon, power = problem.budget.epsilon, problem.budget.total_power
     now = planner(problem)
-    by_accuracy = now.objective == "measured" and now.predicted_accuracy is not None
+    by_accuracy = now.objective == "accuracy" and now.predicted_accuracy is not None
 
-    def figure(plan: Plan) -> float:
+    def value(plan: Plan) -> float:
         if not by_accuracy:
             return plan.bound.total
         return math.nan if plan.predicted_accuracy is None else plan.predicted_accuracy
 
     def at(loss: float, watts: float) -> float:
-        return figure(planner(with_budgets(problem, epsilon=loss, total_power=watts)))
+        return value(planner(with_budgets(problem, epsilon=loss, total_power=watts)))
 
     return Sensitivities(
         of="accuracy" if by_accuracy else "bound",
-        now=figure(now),
+        now=value(now),
         watt=at(epsilon, power + 1.0),
         epsilon=at(epsilon + 1.0, power),
         double_power=at(epsilon, 2 * power),
@@ -447,9 +452,9 @@ def with_budgets(problem: Problem, *, epsilon: float, total_power: float) -> Pro
 
 
 def next_device(plan: Plan) -> NextDevice | None:
-    """Return the strongest device that an aligned plan of equal rounds leaves out, and θ and the bound if it joins."""
+    """Return the strongest unscheduled device of an aligned plan of equal rounds, and θ and the bound if it joined."""
     problem = plan.problem
-    if problem.varies or not plan.amplitudes.equal or not plan.constant:
+    if problem.time_varying or not plan.amplitudes.equal or not plan.constant:
         return None
     gain = problem.fleet.gain.copy()
     gain[plan.scheduled] = 0.0
@@ -463,7 +468,7 @@ def next_device(plan: Plan) -> NextDevice | None:
         problem.learning,
         rounds=plan.rounds,
         shortfall=1.0 - joined.size / problem.fleet.num_devices,
-        noise_share=problem.link.noise_std / (joined.size * allowed[limit]),
+        noise_share=problem.update_noise_std / (joined.size * allowed[limit]),
     ).total
     bound = bound if math.isfinite(bound) else math.inf
     return NextDevice(device=device, gain=float(gain[device]), limit=limit, alignment=allowed[limit], bound=bound)

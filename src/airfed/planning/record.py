@@ -1,10 +1,10 @@
-"""A plan as plain values, and what comes back from them."""
+"""Conversion of a plan to plain values and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from airfed.planning.amplitudes import Amplitudes, indices
 from airfed.planning.method import Method
-from airfed.planning.surrogate import Prediction
-from airfed.privacy.exposure import Members
-from airfed.problem import InfeasibleError, Problem, Trust
+from airfed.planning.surrogate import NetworkAccuracy, Prediction
+from airfed.privacy.exposure import ParticipationMask
+from airfed.privacy.gaussian import epsilon_range
+from airfed.problem import Adversary, InfeasibleError, Problem
 
 if TYPE_CHECKING:
     from airfed.planning.plan import Plan
 
-_RTOL: Final = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
-_FOLLOWS: Final = (
+_RTOL: Final = 1e-9  # between recorded and recomputed values, which may come from another version of NumPy
+_DERIVED: Final = (
     *("alignment", "rounds", "mu_round", "mu_total", "epsilon_round", "epsilon_total"),
     *("power_total", "num_scheduled", "alignment_coefficient", "clip_norm"),
 )
@@ -28,7 +29,7 @@ _FOLLOWS: Final = (
 
 def written(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain values, under the names of its attributes, ready for JSON."""
-    budget, link = plan.problem.budget, plan.problem.link
+    budget, link, adaptive = plan.problem.budget, plan.problem.link, plan.problem.learning.adaptive_clipping
     return {
         "policy": plan.policy,
         "num_devices": plan.problem.fleet.num_devices,
@@ -38,6 +39,7 @@ def written(plan: Plan) -> dict[str, Any]:
         "alignment": plan.alignment,
         "alignment_coefficient": plan.alignment_coefficient,
         "clip_norm": plan.clip_norm,
+        **({} if adaptive is None else {"adaptive_clipping": asdict(adaptive)}),
         "rounds": plan.rounds,
         "local_steps": list(plan.local_steps),
         "objective": plan.objective,
@@ -46,46 +48,55 @@ def written(plan: Plan) -> dict[str, Any]:
         "private": plan.private,
         "channel_uses": plan.channel_uses,
         "air_time": plan.air_time,
+        "snr_per_symbol_db": plan.snr_per_symbol_db,
+        "snr_per_upload_db": plan.snr_per_upload_db,
         "predicted_accuracy": plan.predicted_accuracy,
         "predicted_interval": None if plan.prediction is None else [plan.prediction.low, plan.prediction.high],
         "predicted_loss": None if plan.prediction is None else plan.prediction.loss,
         "predicted_basis": "" if plan.prediction is None else plan.prediction.basis,
+        "noise_share": plan.noise_share,
+        "noise_floor": plan.noise_floor,
         "bound": {"total": plan.bound.total, "terms": plan.bound.terms},
         "binding": plan.binding,
         "limits": dict(plan.limits),
         "violations": list(plan.violations),
         "power": plan.power.tolist(),
         "power_total": plan.power_total,
+        "energy": None if plan.energy is None else plan.energy.tolist(),
+        "energy_total": plan.energy_total,
         "amplification": plan.amplification,
-        "estimation_error": link.estimation_error,
-        "estimation_failure": link.estimation_failure,
-        "trust_estimates": link.trust_estimates,
+        **(link.measured_noise if plan.method.analog else {}),
+        "csi_error": link.csi_error,
+        "csi_failure": link.csi_failure,
+        "assume_perfect_csi": link.assume_perfect_csi,
         "mu_round": plan.mu_round,
         "mu_total": plan.mu_total,
         "epsilon_round": plan.epsilon_round,
         "epsilon_total": plan.epsilon_total,
+        **({} if plan.equal_mu else {"epsilon_devices": epsilon_range(plan.device_mu, budget.delta)}),
         "epsilon_paper": plan.epsilon_paper,
         "epsilon_paper_validity": plan.epsilon_paper_validity,
         "delta": budget.delta,
         "scope": budget.scope,
-        "relation": budget.relation,
+        "adjacency": budget.adjacency,
         "unit": "device",
         "notes": list(plan.notes),
         "lower_bound": None if plan.lower_bound == -math.inf else plan.lower_bound,
+        **({"networks": [each._asdict() for each in plan.networks]} if plan.networks else {}),
         **_table(plan),
         **_antennas(plan),
     }
 
 
 def _table(plan: Plan) -> dict[str, Any]:
-    """The table of amplitudes: one row where it is the same in all rounds, else one for each round."""
+    """Return the table of amplitudes: one row for a constant plan, else one for each round."""
     table = plan.amplitudes
     if table.constant:
         return {} if table.equal else {"amplitude": table.received(0).tolist()}
     rows = []
     for entry in plan.sequence:
         row = {
-            "members": Members.of(entry.scheduled, table.num_devices).text,
+            "mask": ParticipationMask.of(entry.scheduled, table.num_devices).text,
             "num_scheduled": entry.scheduled.size,
             "alignment": entry.alignment,
             **({} if table.equal else {"amplitude": entry.amplitude.tolist()}),
@@ -98,40 +109,42 @@ def _table(plan: Plan) -> dict[str, Any]:
 
 
 def _antennas(plan: Plan) -> dict[str, Any]:
-    """What several antennas add."""
+    """Return the entries for a receiver with several antennas."""
     if plan.problem.fleet.antennas == 1:
         return {}
     against: dict[str, float | None] = {}
-    for trust in get_args(Trust):
+    for adversary in get_args(Adversary):
         try:
-            against[trust] = plan.against(trust).epsilon_total
-        except InfeasibleError:  # nothing is claimed
-            against[trust] = None
+            against[adversary] = plan.against(adversary).epsilon_total
+        except InfeasibleError:  # no privacy claim
+            against[adversary] = None
     return {
         "antennas": plan.problem.fleet.antennas,
-        "combining": plan.problem.link.combining,
-        "trust": plan.problem.link.trust,
-        "combiner": np.stack((plan.combiner.real, plan.combiner.imag), axis=-1).tolist(),
+        **plan.problem.shared_noise,
+        "beamforming": plan.problem.link.beamforming,
+        "adversary": plan.problem.link.adversary,
+        "beamformer": np.stack((plan.beamformer.real, plan.beamformer.imag), axis=-1).tolist(),
         "epsilon_total_against": against,
     }
 
 
 def read(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]]) -> dict[str, Any]:
-    """Return the fields of a recorded plan; its problem has the recorded ϖ of a plan by accuracy, and beamformer."""
+    """Return the fields of a recorded plan; its problem gets the recorded ϖ (objective "accuracy") and beamformer."""
     clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
-    if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
+    if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "accuracy":
         problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
-    if recorded.get("combiner") is not None:
-        parts = np.array(recorded["combiner"], dtype=np.float64)
+    if recorded.get("beamformer") is not None:
+        parts = np.array(recorded["beamformer"], dtype=np.float64)
         if parts.ndim not in (2, 3) or parts.shape[-1] != 2:
-            raise ValueError(f"Expected a combiner as pairs of numbers; got shape {parts.shape}.")
-        problem = problem.heard_by(parts[..., 0] + 1j * parts[..., 1])
+            raise ValueError(f"beamformer must be pairs of numbers, got shape {parts.shape}.")
+        problem = problem.with_beamformer(parts[..., 0] + 1j * parts[..., 1])
     if problem.fleet.antennas > 1:
         link = problem.link
-        follows = {"antennas": problem.fleet.antennas, "trust": link.trust, "combining": link.combining}
-        for name, value in follows.items():
+        same = {"antennas": problem.fleet.antennas, "adversary": link.adversary, "beamforming": link.beamforming}
+        expected: dict[str, Any] = {**same, "noise_covariance": None, **problem.shared_noise}
+        for name, value in expected.items():
             if recorded.get(name) != value:
-                raise ValueError(f"Expected {name}={value!r}, as in the problem; got {recorded.get(name)!r}.")
+                raise ValueError(f"{name} must be {value!r} as in the problem, got {recorded.get(name)!r}.")
     lower = recorded.get("lower_bound")
     accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
     prediction = None
@@ -148,6 +161,7 @@ def read(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, ty
         "objective": recorded.get("objective", "bound"),
         "average": recorded.get("average", "none"),
         "prediction": prediction,
+        "networks": tuple(NetworkAccuracy(**each) for each in recorded.get("networks", ())),
         "lower_bound": -math.inf if lower is None else float(lower),
     }
 
@@ -165,7 +179,7 @@ def _amplitudes(num_devices: int, recorded: Mapping[str, Any]) -> Amplitudes:
     equal = all("amplitude" not in entry for entry in rounds)
     share: NDArray[Any] = np.zeros((len(rounds), num_devices), dtype=np.bool_ if equal else np.float64)
     for row, entry in zip(share, rounds, strict=True):
-        devices = Members.parse(entry["members"], num_devices).devices
+        devices = ParticipationMask.parse(entry["mask"], num_devices).devices
         row[devices] = True if equal else np.asarray(entry["amplitude"]) / entry["alignment"]
     return Amplitudes(level=np.array([entry["alignment"] for entry in rounds]), share=share)
 
@@ -175,17 +189,19 @@ def _method(recorded: Any, methods: Mapping[str, type[Method]]) -> Method:
         settings = dict(recorded)
         kind = methods[settings.pop("name")]
     except (TypeError, ValueError, KeyError):
-        raise ValueError(f"Expected a method of {', '.join(methods)}; got {recorded!r:.80}.") from None
+        raise ValueError(f"method must be one of {', '.join(methods)}; got {recorded!r:.80}.") from None
     try:
         return kind(**settings)
     except TypeError:
-        raise ValueError(f"Expected settings of {kind.name}; got {settings!r:.80}.") from None
+        raise ValueError(f"method must have the settings of {kind.name}, got {settings!r:.80}.") from None
 
 
 def check(plan: Plan, recorded: Mapping[str, Any]) -> None:
-    """Raise ValueError where a figure that was written down does not follow from the plan."""
-    said = {"clip_norm": plan.clip_norm, **recorded}
-    for name in _FOLLOWS:
-        follows = getattr(plan, name)
-        if not math.isclose(follows, said[name], rel_tol=_RTOL):
-            raise ValueError(f"Expected {name}={follows!r}, which follows; got {said[name]!r}.")
+    """Raise ValueError if a recorded value differs from the one recomputed from the plan."""
+    known, adaptive = {"clip_norm": plan.clip_norm, **recorded}, plan.problem.learning.adaptive_clipping
+    if known.get("adaptive_clipping") != (None if adaptive is None else asdict(adaptive)):
+        raise ValueError(f"adaptive_clipping must be {adaptive}, got {known.get('adaptive_clipping')!r:.80}.")
+    for name in _DERIVED:
+        value = getattr(plan, name)
+        if not math.isclose(value, known[name], rel_tol=_RTOL):
+            raise ValueError(f"{name} must be {value!r}, which the plan implies; got {known[name]!r}.")

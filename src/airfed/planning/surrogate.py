@@ -1,8 +1,8 @@
-"""Accuracy surrogates: what training gives, measured once over the rounds, the clipping norm and the noise.
+"""Accuracy surrogates: response surfaces of pilot runs over the rounds, the clipping norm and the noise.
 
-Everything that the radio does to learning goes through one number, the noise per coordinate of the recovered mean,
-s = ϖσ/(|K|θ). A response surface holds what pilot runs reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not
-alike on all devices: accuracy and loss of each average of the models that the receiver may take.
+The channel affects training through the noise per coordinate of the recovered mean, s = ϖσ/(|K|θ). A surrogate holds
+accuracy and loss of pilot runs over (I, ϖ, s/ϖ), and over the participation ratio |K|/N if the data differ between
+devices, for each average of the models at the receiver.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -22,249 +22,293 @@ from airfed import _files
 from airfed.problem import InfeasibleError
 
 Average = Literal["none", "tail", "exponential"]
-"""Averages of the models that the receiver may take; `airfed.training.state` says what they are."""
+"""Averages of the models at the receiver; see `airfed.training.state`."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
-AXES: Final = ("share", "rounds", "clip_norm", "noise")
-ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
-FORMAT: Final = 3
-_LARGEST: Final = 1e100  # of any value, so that sums and products of them are finite
-_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": _LARGEST, "loss_spread": _LARGEST}  # at most
-_AXIS_LIMITS: Final = {"share": (1 / _LARGEST, 1.0), "rounds": (1.0, _LARGEST)}  # others: up to _LARGEST
-_WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
+AXES: Final = ("participation", "rounds", "clip_norm", "noise")
+ROUNDING: Final = 1e-9  # relative; a value may lie so far outside an axis
+FORMAT: Final = 4
+_LARGEST: Final = 1e100  # of any value, so that sums and products are finite
+_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": _LARGEST, "loss_spread": _LARGEST}
+_AXIS_LIMITS: Final = {"participation": (1 / _LARGEST, 1.0), "rounds": (1.0, _LARGEST)}  # others: _LARGEST
+CHOSEN_ON_DATA: Final = "These settings were chosen on the devices' data; ε does not cover that choice."
+INTERVALS: Final = Path(__file__).parent.parent / "surrogates" / "intervals.json"
+"""Quantiles of the errors of recorded trainings, and their coverage; `python -m studies coverage` writes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The test accuracy that a response expects of a plan."""
+    """The test accuracy that a surrogate expects of a plan."""
 
     accuracy: float  # in 0..1
-    low: float  # 90% of single trainings lie between low and high, as far as the pilots tell
+    low: float  # [low, high] is a nominal 90% interval for a single training
     high: float
-    basis: str = ""  # which pilots, in a few words; the level is theirs, and more data give more
-    loss: float | None = None  # on the test data; None where it was not written down
+    basis: str = ""  # the measured coverage of such intervals, and a short description of the pilot runs
+    loss: float | None = None  # on the test data; None if not recorded
 
 
-class Best(NamedTuple):
-    """The best that a response knows at some grid points: arrays of one shape."""
+class NetworkAccuracy(NamedTuple):
+    """The expected accuracy of the best plan with a candidate network."""
 
-    accuracy: Floats  # −inf outside of what was measured
+    name: str
+    dimension: int  # d
+    accuracy: float | None  # in 0..1; None if the network has no plan within the surrogate's range
+
+
+class BestAccuracy(NamedTuple):
+    """The best accuracy at given points over ϖ and the averages: arrays of one shape."""
+
+    accuracy: Floats  # −inf outside the grid
     clip_norm: Floats  # ϖ
-    average: Integers  # index into `Response.averages`
+    average: Integers  # index into `Surrogate.averages`
 
 
-class Design(NamedTuple):
+class BestCandidate(NamedTuple):
     """The candidate of the highest expected accuracy."""
 
-    place: int  # of the number of rounds among those asked for
-    column: int  # of the candidate among those of that number of rounds
+    row: int  # index of the number of rounds
+    column: int  # index of the candidate for that number of rounds
     clip_norm: float
     average: Average
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Response:
-    """What pilots reached, on a grid of ascending axes."""
+class Surrogate:
+    """Results of pilot runs on a grid of ascending axes."""
 
-    share: Floats  # |K|/N; one value where it makes no difference
+    participation: Floats  # |K|/N; one value if the surrogate does not depend on it
     rounds: Floats  # I
     clip_norm: Floats  # ϖ
     noise: Floats  # s/ϖ = σ/(|K|θ)
-    averages: tuple[Average, ...]  # what the receiver did with the models, as in `Plan.average`
-    accuracy: Floats  # (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1
+    averages: tuple[Average, ...]  # as in `Plan.average`
+    accuracy: Floats  # (averages, participation, rounds, clip_norm, noise), mean over seeds, in 0..1
     spread: Floats  # standard deviation of the accuracy of a single training, same shape
-    loss: Floats  # the same of the loss on the test data
+    loss: Floats  # mean loss on the test data, same shape
     loss_spread: Floats
     about: Mapping[str, Any] = field(default_factory=dict)  # the pilots: model, data, T, τ, partition, devices, seeds
+    same_data: bool = False  # whether the pilots trained on the devices' data set
 
     def __post_init__(self) -> None:
         for name in AXES:
             axis = np.asarray(getattr(self, name), dtype=np.float64)
             low, high = _AXIS_LIMITS.get(name, (1 / _LARGEST, _LARGEST))
             if axis.ndim != 1 or not axis.size or not np.all((axis >= low) & (axis <= high)):
-                raise ValueError(f"Expected {name} of a response to be a list of numbers from {low:g} to {high:g}.")
+                raise ValueError(f"{name} of a surrogate must be a list of numbers from {low:g} to {high:g}.")
             if np.any(np.diff(np.log(axis)) <= ROUNDING):
-                raise ValueError(f"Expected {name} of a response to be ascending.")
+                raise ValueError(f"{name} of a surrogate must be ascending.")
             object.__setattr__(self, name, axis)
         averages = tuple(self.averages)
         if not averages or len(set(averages)) < len(averages) or not set(averages) <= set(get_args(Average)):
-            raise ValueError(f"Expected averages of a response to be different ones of {', '.join(get_args(Average))}.")
+            raise ValueError(f"averages of a surrogate must be distinct ones of {', '.join(get_args(Average))}.")
         object.__setattr__(self, "averages", averages)
         grid = tuple(getattr(self, name).size for name in AXES)
         for name, most in _OF_AVERAGES.items():
             values, shape = np.asarray(getattr(self, name), dtype=np.float64), (len(averages), *grid)
             if values.shape != shape or not np.all((values >= 0.0) & (values <= most)):
-                raise ValueError(f"Expected {name} of a response to be numbers from 0 to {most:g} of shape {shape}.")
+                raise ValueError(f"{name} of a surrogate must be numbers from 0 to {most:g} of shape {shape}.")
             object.__setattr__(self, name, values)
 
     @cached_property
     def _values(self) -> Any:
-        """Accuracy, variance and loss of each average over the logarithms of the axes; more noise is never better."""
-        from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
-        from scipy.ndimage import uniform_filter
+        """Interpolator of accuracy and loss over the logarithms of the axes, monotone in the noise."""
+        from scipy.interpolate import RegularGridInterpolator  # lazy: planning by the bound does not need it
 
         channels = [
             *(_monotone(accuracy, increasing=False) for accuracy in self.accuracy),
-            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in self.spread),
             *(_monotone(loss, increasing=True) for loss in self.loss),
         ]
         axes, values = [getattr(self, name) for name in AXES], np.stack(channels, axis=-1)
-        for place, axis in enumerate(axes):
-            if axis.size == 1:  # the interpolation needs two places: the second is a hair away
-                axes[place] = np.array([axis[0], axis[0] * (1 + ROUNDING)])
-                values = np.repeat(values, 2, axis=place)
+        for dimension, axis in enumerate(axes):
+            if axis.size == 1:  # the interpolation needs two grid points
+                axes[dimension] = np.array([axis[0], axis[0] * (1 + ROUNDING)])
+                values = np.repeat(values, 2, axis=dimension)
         return RegularGridInterpolator([np.log(axis) for axis in axes], values, bounds_error=False, fill_value=np.nan)
 
-    def _look(self, **given: ArrayLike) -> tuple[Floats, Floats, Floats]:
-        """Accuracy, its standard deviation and the loss at some places, (..., averages) each; NaN outside.
+    def _interpolate(self, **given: ArrayLike) -> tuple[Floats, Floats]:
+        """Return accuracy and loss at given points, (..., averages) each; NaN outside.
 
-        Less noise than the least measured counts as the least. Where only one share was measured, every share counts
-        as that one.
+        Noise below the grid is raised to its smallest value. With a single participation ratio, all ratios count as it.
         """
         arrays = {name: np.asarray(given[name], dtype=np.float64) for name in AXES}
         arrays["noise"] = np.maximum(arrays["noise"], self.noise[0])
-        if self.share.size == 1:
-            arrays["share"] = np.full_like(arrays["share"], self.share[0])
+        if self.participation.size == 1:
+            arrays["participation"] = np.full_like(arrays["participation"], self.participation[0])
         for name, values in arrays.items():
-            for end in getattr(self, name)[[0, -1]]:  # what lies outside by rounding only is put onto the end
+            for end in getattr(self, name)[[0, -1]]:  # move values outside by rounding onto the end
                 values = np.where(np.abs(values - end) <= ROUNDING * end, end, values)
             arrays[name] = values
         with np.errstate(divide="ignore"):
             grid = np.stack(np.broadcast_arrays(*map(np.log, arrays.values())), axis=-1)
-        found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
-        accuracy, variance, loss = np.split(found, 3, axis=-1)
-        # The weights of the neighbours add up to 1 but for rounding.
-        return np.clip(accuracy, 0.0, 1.0), np.sqrt(np.maximum(variance, 0.0)), loss
+        with np.errstate(invalid="ignore"):  # infinite noise is outside
+            found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
+        accuracy, loss = np.split(found, 2, axis=-1)
+        return np.clip(accuracy, 0.0, 1.0), loss  # the interpolation weights sum to 1 up to rounding
 
     def predict(
-        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
-    ) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside the grid."""
-        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[:2]
+        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, participation: ArrayLike = 1.0
+    ) -> Floats:
+        """Return the expected accuracy, (..., averages); NaN outside the grid."""
+        return self._interpolate(rounds=rounds, clip_norm=clip_norm, noise=noise, participation=participation)[0]
 
-    def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Best:
-        """Return the accuracy with the best ϖ, always one of the measured ones, and the best average."""
-        mean, _ = self.predict(
+    def best(self, *, rounds: ArrayLike, noise: ArrayLike, participation: ArrayLike) -> BestAccuracy:
+        """Return the accuracy with the best ϖ, a grid point, and the best average."""
+        mean = self.predict(
             clip_norm=self.clip_norm,
             rounds=np.asarray(rounds)[..., None],
             noise=np.asarray(noise)[..., None],
-            share=np.asarray(share)[..., None],
+            participation=np.asarray(participation)[..., None],
         )
         flat = np.where(np.isnan(mean), -np.inf, mean).reshape(*mean.shape[:-2], -1)
-        place = flat.argmax(axis=-1)
-        norm, average = np.divmod(place, len(self.averages))
-        return Best(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
+        norm, average = np.divmod(flat.argmax(axis=-1), len(self.averages))
+        return BestAccuracy(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
 
-    def best_design(self, rounds: NDArray[np.int64], noise: Floats, share: Floats) -> Design:
-        """Return the best of the candidates of each I, (R, C), but for those whose noise is NaN."""
-        best = self.best(rounds=rounds[:, None], noise=noise, share=share)
+    def best_candidate(self, rounds: NDArray[np.int64], noise: Floats, participation: Floats) -> BestCandidate:
+        """Return the best of the candidates for each I, (R, C); candidates of NaN noise are excluded."""
+        best = self.best(rounds=rounds[:, None], noise=noise, participation=participation)
         accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
         at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)
         if not np.isfinite(accuracy[at]):
-            least, there = float(np.nanmin(noise, initial=math.inf)), "and the response was measured"
-            if self.share.size > 1 and least <= self.noise[-1]:
+            least, covers = float(np.nanmin(noise, initial=math.inf)), "and the surrogate covers"
+            if self.participation.size > 1 and least <= self.noise[-1]:
                 raise InfeasibleError(
-                    f"No plan fits: the devices would be {np.max(share):.3g} of the fleet at most, {there} for "
-                    f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
+                    f"No plan fits: the participation ratio would be at most {np.max(participation):.3g}, {covers} "
+                    f"{self.participation[0]:.3g} to {self.participation[-1]:.3g}."
                 )
             raise InfeasibleError(
-                f"No plan fits: the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, "
-                f"{there} up to {self.noise[-1]:.3g}."
+                f"No plan fits: the noise per coordinate would be at least {least:.3g} times the clipping norm, "
+                f"{covers} up to {self.noise[-1]:.3g}."
             )
-        return Design(int(at[0]), int(at[1]), float(best.clip_norm[at]), self.averages[best.average[at]])
+        return BestCandidate(int(at[0]), int(at[1]), float(best.clip_norm[at]), self.averages[best.average[at]])
 
-    def only(self, average: Average) -> Response:
-        """Return the response of one average; InfeasibleError where it was not measured."""
+    def only(self, average: Average) -> Surrogate:
+        """Return the surrogate of one average; raise InfeasibleError if it has none."""
         if average not in self.averages:
             raise InfeasibleError(
-                f"No plan fits: the response was measured with the averages {', '.join(self.averages)} (average is "
-                f"{average})."
+                f"No plan fits: the surrogate covers the averages {', '.join(self.averages)} (average is {average})."
             )
-        place = [self.averages.index(average)]
-        return replace(self, averages=(average,), **{name: getattr(self, name)[place] for name in _OF_AVERAGES})
+        index = [self.averages.index(average)]
+        return replace(self, averages=(average,), **{name: getattr(self, name)[index] for name in _OF_AVERAGES})
 
-    def at(self, clip_norm: float) -> Response:
-        """Return the response at one ϖ; InfeasibleError where it was not measured."""
+    def at(self, clip_norm: float) -> Surrogate:
+        """Return the surrogate at one ϖ; raise InfeasibleError outside the grid."""
         if not self.clip_norm[0] <= clip_norm <= self.clip_norm[-1]:
             raise InfeasibleError(
-                f"No plan fits: the response was measured for clipping norms of {self.clip_norm[0]:g} to "
+                f"No plan fits: the surrogate covers clipping norms from {self.clip_norm[0]:g} to "
                 f"{self.clip_norm[-1]:g} (clip_norm is {clip_norm:g})."
             )
-        place = float(np.interp(math.log(clip_norm), np.log(self.clip_norm), np.arange(self.clip_norm.size)))
-        below, above = math.floor(place), math.ceil(place)
+        position = float(np.interp(math.log(clip_norm), np.log(self.clip_norm), np.arange(self.clip_norm.size)))
+        below, above = math.floor(position), math.ceil(position)
         values = {
-            name: (1 - place + below) * getattr(self, name)[..., [below], :]
-            + (place - below) * getattr(self, name)[..., [above], :]
+            name: (1 - position + below) * getattr(self, name)[..., [below], :]
+            + (position - below) * getattr(self, name)[..., [above], :]
             for name in _OF_AVERAGES
         }
         return replace(self, clip_norm=np.array([clip_norm]), **values)
 
-    def known(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those numbers of rounds that were measured, or lie between two that were; InfeasibleError if none."""
+    def covered(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of rounds within the grid; raise InfeasibleError if there are none."""
         inside: NDArray[np.int64] = rounds[(rounds >= self.rounds[0]) & (rounds <= self.rounds[-1])]
         if not inside.size:
             raise InfeasibleError(
-                f"No plan fits: the response was measured for {self.rounds[0]:g} to {self.rounds[-1]:g} rounds."
+                f"No plan fits: the surrogate covers {self.rounds[0]:g} to {self.rounds[-1]:g} rounds."
             )
         return inside
 
     def prediction(
-        self, *, rounds: int, clip_norm: float, noise: float, share: float, average: str
+        self, *, rounds: int, clip_norm: float, noise: float, participation: float, average: str
     ) -> Prediction | None:
-        """Return what is expected of one plan; None outside of what was measured."""
+        """Return the prediction for one plan; None outside the grid.
+
+        The low end is convex in the accuracy and negative at 0, so it never falls where the accuracy rises: the plan of
+        the highest expected accuracy also has the highest low end.
+        """
         if average not in self.averages:
             return None
-        place = self.averages.index(average)
-        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
-        middle, deviation, loss = (float(each[place]) for each in found)
+        index = self.averages.index(average)
+        found = self._interpolate(rounds=rounds, clip_norm=clip_norm, noise=noise, participation=participation)
+        middle, loss = (float(each[index]) for each in found)
         if not math.isfinite(middle):
             return None
-        low, high = max(0.0, middle - _WIDE * deviation), min(1.0, middle + _WIDE * deviation)
+        known = _intervals()["same" if self.same_data else "other"]
+        low, high = (float(np.clip(middle + known[end] * error_scale(middle), 0.0, 1.0)) for end in ("low", "high"))
         return Prediction(accuracy=middle, low=low, high=high, basis=self.basis, loss=loss)
 
     @property
     def basis(self) -> str:
-        """Which pilots the response rests on, in a few words; "" where it does not say."""
+        """The measured coverage of the intervals, and a short description of the pilot runs if the file has one."""
+        known = _intervals()["same" if self.same_data else "other"]
+        data = "" if self.same_data else " with pilots on another data set"
+        inside = math.floor(100 * known["coverage"])
+        coverage = f"{inside}% of {known['trainings']} recorded trainings of other scenarios{data} lay inside"
         devices, images = (self.about.get(name) for name in ("devices", "images_per_device"))
         if not all(type(number) is int and number > 0 for number in (devices, images)):
-            return ""
-        return f"pilots of {devices} devices with {images} images each"
+            return coverage
+        return f"{coverage}; pilots of {devices} devices with {images} images each"
 
-    def to_json(self) -> str:
-        """Return the text of a response file."""
-        values = {name: getattr(self, name).tolist() for name in (*AXES, *_OF_AVERAGES)}
-        head = {"format": FORMAT, "about": dict(self.about), "averages": self.averages}
-        return json.dumps({**head, **values}, allow_nan=False) + "\n"
+    def to_json(self, *others: Surrogate) -> str:
+        """Return the text of a surrogate file, which may hold those of other networks too."""
+
+        def content(one: Surrogate) -> dict[str, Any]:
+            values = {name: getattr(one, name).tolist() for name in (*AXES, *_OF_AVERAGES)}
+            return {"format": FORMAT, "about": dict(one.about), "averages": one.averages, **values}
+
+        several = {"format": FORMAT, "networks": [content(one) for one in (self, *others)]}
+        return json.dumps(several if others else content(self), allow_nan=False) + "\n"
 
 
-def load_response(path: Path) -> Response:
-    """Return the response in a file; DataError where there is none."""
-    expected = f"Expected a response at {path} (airfed measure writes one)"
-    text = _files.read_text(path, "a response")
+def error_scale(accuracy: Any) -> Any:
+    """Return the scale of the error of an expected accuracy, p(1 − p) + 0.02."""
+    return accuracy * (1 - accuracy) + 0.02
+
+
+@cache
+def _intervals() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(INTERVALS.read_text(encoding="utf-8"))
+    return found
+
+
+def load_surrogate(path: Path) -> Surrogate:
+    """Return the surrogate in a file of one network; raise DataError if it is none."""
+    found = load_surrogates(path)
+    if len(found) > 1:
+        raise _files.DataError(f"{path} must be a surrogate of one network, got {len(found)} networks.")
+    return found[0]
+
+
+def load_surrogates(path: Path) -> tuple[Surrogate, ...]:
+    """Return the surrogates in a file, one for each network; raise DataError if there is none."""
+    problem = f"{path} is not a surrogate, such as airfed pilot writes"
+    text = _files.read_text(path, "a surrogate")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise _files.DataError(f"{expected}; it is not JSON.") from None
+        raise _files.DataError(f"{problem}: it is not JSON.") from None
+    networks = content.get("networks") if isinstance(content, dict) else None
+    several = networks if isinstance(networks, list) and networks else [content]
+    return tuple(_parsed(one, problem) for one in several)
+
+
+def _parsed(content: Any, problem: str) -> Surrogate:
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("about"), dict):
-        raise _files.DataError(f"{expected} of format {FORMAT}.")
+        raise _files.DataError(f"{problem}: it is not of format {FORMAT}.")
     try:
-        arrays = {name: _numbers(content[name], name) for name in (*AXES, *_OF_AVERAGES)}
-        return Response(**arrays, averages=tuple(content["averages"]), about=content["about"])
+        arrays: dict[str, Any] = {name: _numbers(content[name], name) for name in (*AXES, *_OF_AVERAGES)}
+        return Surrogate(**arrays, averages=tuple(content["averages"]), about=content["about"])
     except KeyError as error:
-        raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
+        raise _files.DataError(f"{problem}: it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:
-        raise _files.DataError(f"{expected}; {' '.join(str(error).split()).removesuffix('.')}.") from None
+        raise _files.DataError(f"{problem}: {' '.join(str(error).split()).removesuffix('.')}.") from None
 
 
 def _numbers(values: object, name: str) -> Floats:
     found = np.asarray(values)
     if found.dtype.kind not in "iuf":
-        raise ValueError(f"Expected {name} of a response to be numbers.")
+        raise ValueError(f"{name} of a surrogate must be numbers.")
     return found.astype(np.float64)
 
 
 def _monotone(values: Floats, *, increasing: bool) -> Floats:
-    """Values along the last axis, the noise, smoothed so that they rise or fall."""
+    """Return the isotonic regression of values along the last axis, the noise."""
     from scipy.optimize import isotonic_regression
 
     return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)

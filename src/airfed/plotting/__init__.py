@@ -1,1 +1,1 @@
-"""Figures: `series` computes what is shown, `figure` draws it by matplotlib, `colours` are those of every chart."""
+"""Figures: `series` computes the numbers, `figure` draws them with matplotlib, `colours` names all colours."""

@@ -1,4 +1,4 @@
-"""Colours by meaning, safe for colour-blind readers (Okabe and Ito's palette), for files and, light and dark, pages."""
+"""Colours by meaning, safe for colour-blind readers (Okabe and Ito's palette), for files and pages, light and dark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ from typing import Final
 
 _GREEN, _BLUE, _RED, _ORANGE = "#009E73", "#0072B2", "#D55E00", "#E69F00"
 _SKY, _PINK, _GREY = "#56B4E9", "#CC79A7", "#999999"
+_METHODS: Final = {  # colour and marker; the markers of baselines are hollow and their lines dashed
+    "optimal": (_GREEN, "o"),
+    "weighted": ("#5D4FC4", "D"),
+    "paper": (_BLUE, "s"),
+    "full": (_RED, "^"),
+    "uniform": (_ORANGE, "v"),
+    "top_k": (_SKY, "<"),
+    "threshold": (_PINK, ">"),
+    "clairvoyant": (_GREY, "P"),
+    "myopic": ("#882255", "X"),
+}
+_BASELINES: Final = {
+    "fedavg": ("#555555", "o"),
+    "dp_fedavg": ("#8A8A2B", "s"),
+    "secure_aggregation": ("#44AA99", "D"),
+    "digital": ("#8C510A", "^"),
+    "truncated_inversion": ("#AA4499", "v"),
+    "threshold_power": ("#CC6677", "<"),
+    "liu_simeone": ("#117733", ">"),
+    "artificial_noise": ("#E7298A", "p"),
+    "cotaf": ("#1F8FA8", "h"),
+}
 PALETTE: Final = {
     "ink": "#000000",
     "lit": _GREEN,
@@ -21,23 +43,11 @@ PALETTE: Final = {
     "lim-peak_power": _BLUE,
     "lim-total_power": _ORANGE,
     "lim-device_power": _RED,
-    "policy-optimal": _GREEN,
-    "policy-paper": _BLUE,
-    "policy-full": _RED,
-    "policy-uniform": _ORANGE,
-    "policy-top_k": _SKY,
-    "policy-threshold": _PINK,
-    "policy-clairvoyant": _GREY,
-    "policy-myopic": _SKY,
-    # Schemes of the field's: names stand beside the marks, colours only group them (none, trusted, other ways to send).
-    "policy-noise_free": _GREY,
-    "policy-central": _GREY,
-    "policy-cotaf": _GREY,
-    **{f"policy-{name}": _BLUE for name in ("truncated", "threshold_power", "liu_simeone", "seif", "digital")},
-    # Runs and curves side by side, in an order that keeps neighbours apart.
-    **{f"run-{place}": c for place, c in enumerate((_GREEN, _ORANGE, _SKY, _PINK, _RED, _BLUE, _GREY))},
+    **{f"policy-{name}": colour for name, (colour, _) in (_METHODS | _BASELINES).items()},
+    # Curves that are not methods, in an order that keeps neighbours apart.
+    **{f"run-{index}": c for index, c in enumerate((_GREEN, _ORANGE, _SKY, _PINK, _RED, _BLUE, _GREY))},
 }
-# What a page is made of: (light, dark).
+# Surfaces and text of a page: (light, dark).
 PAGE: Final = {
     "paper": ("#f5f4ef", "#11161c"),
     "surface": ("#ffffff", "#1a2129"),
@@ -53,7 +63,7 @@ PAGE: Final = {
     "warn": ("#b54708", "#f5a45d"),
     "wash": ("rgba(0, 158, 115, 0.08)", "rgba(53, 199, 154, 0.1)"),
 }
-# The colours of a drawing -> the page's variables, which exist for light and dark.
+# Colours of a drawing -> the page's variables, which are declared for light and dark.
 VARIABLES: Final = {light: f"var(--{name})" for name, (light, _) in PAGE.items()} | {
     colour.lower(): f"var(--{name})" for name, colour in sorted(PALETTE.items(), key=lambda item: item[0] not in PAGE)
 }
@@ -61,42 +71,48 @@ DASHES: Final = ("solid", "dashed", "dashdot", "dotted")
 
 
 def policy(name: str) -> str:
-    """Return the colour of a policy; one that came with a user's own code gets "ink"."""
+    """Return the colour of a policy; a user's own policy gets "ink"."""
     return f"policy-{name}" if f"policy-{name}" in PALETTE else "ink"
 
 
-def told_apart(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def marker(name: str) -> dict[str, str]:
+    """Return colour and marker of a policy for matplotlib, the same in every picture."""
+    colour = PALETTE[policy(name)]
+    _, shape = (_METHODS | _BASELINES).get(name, ("", "*"))
+    return {"color": colour, "marker": shape, "mfc": "white" if name in _BASELINES else colour}
+
+
+def line_styles(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return (colour, dash) of each label: its policy's colour, and another dash where that is taken.
 
-    >>> told_apart({"optimal": "optimal", "optimal, I = 5": "optimal"})["optimal, I = 5"]
-    ('policy-optimal', 'dashed')
+    >>> line_styles({"optimal": "optimal", "optimal, I = 5": "optimal", "digital": "digital"})
+    {'optimal': ('policy-optimal', 'solid'), 'optimal, I = 5': ('policy-optimal', 'dashed'), 'digital': ...'dashed')}
     """
-    chosen: dict[str, tuple[str, str]] = {}
+    styles: dict[str, tuple[str, str]] = {}
     for label, name in policies.items():
-        used = [colour for colour, _ in chosen.values()].count(policy(name))
-        chosen[label] = (policy(name), DASHES[used % len(DASHES)])
-    return chosen
+        used = [colour for colour, _ in styles.values()].count(policy(name)) + (name in _BASELINES)
+        styles[label] = (policy(name), DASHES[used % len(DASHES)])
+    return styles
 
 
 def stylesheet(dark: Iterable[str]) -> str:
-    """Return the CSS of pages with charts: every colour as a variable and a class, and how charts are painted.
+    """Return the CSS of pages with charts: a variable and a class per colour, and the rules of `chart.css`.
 
     Args:
-        dark: rules with %s for the declarations that make the page dark, such as "body.dark{%s}".
+        dark: CSS rules with %s for the dark declarations, such as "body.dark{%s}".
     """
-    bright = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
-    light = bright | {name: colour for name, (colour, _) in PAGE.items()}
+    meanings = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
+    on_light = meanings | {name: colour for name, (colour, _) in PAGE.items()}
     # Mixed with white on a dark page, so that lines and letters keep their contrast.
-    darker = {name: _lighter(colour) for name, colour in bright.items()} | {
-        name: each for name, (_, each) in PAGE.items()
-    }
-    declared = ["".join(f"--{name}:{colour};" for name, colour in of.items()) for of in (light, darker)]
-    uses = "".join(f".{name}{{--own:var(--{name})}}" for name in PALETTE)
-    painted = resources.files("airfed.plotting").joinpath("chart.css").read_text("utf-8")
-    return f":root{{{declared[0]}}}" + "".join(rule % declared[1] for rule in dark) + uses + painted
+    on_dark = {name: _lighter(colour) for name, colour in meanings.items()}
+    on_dark |= {name: colour for name, (_, colour) in PAGE.items()}
+    light, darker = ("".join(f"--{name}:{colour};" for name, colour in each.items()) for each in (on_light, on_dark))
+    classes = "".join(f".{name}{{--own:var(--{name})}}" for name in PALETTE)
+    rules = resources.files("airfed.plotting").joinpath("chart.css").read_text("utf-8")
+    return f":root{{{light}}}" + "".join(rule % darker for rule in dark) + classes + rules
 
 
 def _lighter(colour: str) -> str:
-    """The colour mixed with a quarter of white."""
+    """Return the colour mixed with a quarter of white."""
     channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(0.75 * c + 0.25 * 255):02x}" for c in channels)

@@ -1,4 +1,7 @@
-"""Figures by matplotlib: functions that draw into axes, sheets of them for files, and SVG for the report."""
+"""Figures with matplotlib: functions that draw into axes, sheets of panels for files, and SVG for the report.
+
+A figure's settings are its label (`Figure.set_label`): they become a text file beside the picture.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from airfed import planning
-from airfed._disk import write_whole
-from airfed.planning import Plan, Response
+from airfed._disk import write_atomic
+from airfed.planning import Plan, Surrogate
 from airfed.planning.exact import CandidateSpace
 from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.series import Curve, Expectation, Floats
-from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number
+from airfed.plotting.series import Curve, Expectation, Floats, Series
+from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number, span
 from airfed.training.run import Run
 
-__all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "check_name", "encoded", "mpl", "plain", "save"]
+__all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "check_name", "encoded", "mpl", "note_outside", "plain", "save"]
 
 Draw = Callable[[Axes], None]
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
@@ -40,8 +43,7 @@ STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Litera
     "font.size": 8,
     "axes.titlesize": "medium",
     **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), "small"),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
     "axes.grid": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
@@ -52,7 +54,7 @@ STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Litera
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # editable text in the PDF
 }
-_ON_PAGE: Final = {  # of an SVG on a page: a point is a pixel, and colours are replaced by the page's own
+_ON_PAGE: Final = {  # for an SVG on a page: a point is a pixel, and the page's colours replace these
     **STYLE,
     "font.size": 12.5,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colours.PAGE["muted"][0]),
@@ -66,24 +68,26 @@ _ON_PAGE: Final = {  # of an SVG on a page: a point is a pixel, and colours are 
 _numbers: Final = ticker.FuncFormatter(lambda value, _: number(value))
 _percent: Final = ticker.FuncFormatter(lambda share, _: f"{number(100 * share)}%")
 _PHONE: Final = 330  # pixels
-_LIGHTER: Final = {  # what an SVG of matplotlib's says twice, or more exactly than a screen shows
+_LIGHTER: Final = {  # redundant parts of an SVG that matplotlib writes, and digits that no screen resolves
     r"<!--.*?-->": "",
     r"<defs>\s*<style.*?</defs>": "",
     r'<g id="[^"]*"': "<g",
     r"(?<=\d\.\d\d)\d+(?=[^<>]*>)": "",
     r"font: ([\d.]+px) [^;\"]*": r"font-size:\1",
-    r"(?<=[;:]) ": "",
+    r"(?<=[;:]) (?=[^<>]*>)": "",
     r"\s*\n\s*": " ",
     r"(?<=>) (?=<)": "",
 }
 MAP: Final = "transmit power of each device in each round"
-_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the map of powers; more devices or rounds share one
+_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the power map; more devices or rounds share a cell
 _MOST_BARS: Final = 200  # more would be narrower than a pixel
-_MOST_HOVERED: Final = 60  # places of a chart that tell their values; more are too narrow to point at
+_MOST_HOVERED: Final = 60  # columns of a chart that show values on hover; more are too narrow to point at
+_FEW: Final = 3  # so many points need no logarithmic axis
+_MOST_TIMES: Final = 5.0  # bars above so many times the median are outside the axis, as is such a budget
 
 
 def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
-    """Draw the candidates (the paper's Fig. 2): the largest θ and its three limits over |K|."""
+    """Draw the largest θ and its three limits over |K| (the upper half of the paper's Fig. 2)."""
     theta = np.where(space.alignment > 0, space.alignment, np.nan)
     axes.fill_between(space.size, np.nanmin(theta, initial=np.inf) / 1.5, theta, color=PALETTE["lit"], alpha=0.08, lw=0)
     for name, curve in series.limit_curves(plan, space).items():
@@ -92,26 +96,26 @@ def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     _mark(axes, plan.num_scheduled, plan.alignment)
     _sizes(axes, space)
     axes.set_ylabel("alignment θ")
-    _log(axes, "y", *_range(theta, 1.5, 3.0))
+    _log(axes, "y", *series.positive_range(theta, 1.5, 3.0))
 
 
 def plot_objective(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
-    """Draw what is minimised over |K| at the plan's rounds (the lower half of the paper's Fig. 2)."""
+    """Draw the objective Ψ over |K| at the plan's rounds (the lower half of the paper's Fig. 2)."""
     own = series.own_objective(plan)
     axes.plot(space.size, space.objective, color=PALETTE["ink"], label="_ objective Ψ")
     _mark(axes, plan.num_scheduled, own)
     _sizes(axes, space)
     axes.set_ylabel(f"objective Ψ at I = {plan.rounds}")
-    low, high = _range(space.objective, 1.3, 1.0)
+    low, high = series.positive_range(space.objective, 1.3, 1.0)
     _log(axes, "y", low, min(high, max(30 * low, 1.5 * own)))
 
 
 def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None:
-    """Draw the bound by its terms, or the expected accuracy, over the number of rounds, and the chosen number."""
+    """Draw the bound by its terms, or the expected accuracy, over the number of rounds, and mark the chosen number."""
     x = curve.rounds.astype(np.float64)
     if isinstance(curve, Expectation):
         lit = PALETTE["lit"]
-        axes.fill_between(x, curve.low, curve.high, color=lit, alpha=0.18, lw=0, label="nine of ten trainings")
+        axes.fill_between(x, curve.low, curve.high, color=lit, alpha=0.18, lw=0, label="interval, nominal 90%")
         axes.plot(x, curve.accuracy, color=PALETTE["ink"], label="expected")
         chosen = plan.predicted_accuracy
         axes.set(ylabel="expected test accuracy", ylim=(0, 1))
@@ -132,7 +136,12 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
     if chosen is not None:
         _mark(axes, plan.rounds, chosen)
     axes.set_xlabel("aggregation rounds I")
-    _log(axes, "x", float(x[0]), max(float(x[-1]), float(x[0]) + 1))
+    ends = float(x[0]), max(float(x[-1]), float(x[0]) + 1)
+    if x.size > _FEW:
+        _log(axes, "x", *ends)
+    else:
+        axes.set_xlim(*ends)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(_FEW, integer=True))
 
 
 def plot_devices(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
@@ -152,7 +161,7 @@ def _sizes(axes: Axes, space: CandidateSpace) -> None:
 
 
 def plot_power_map(axes: Axes, plan: Plan) -> None:
-    """Draw the mean power of devices (most often scheduled below) over the rounds; many of them share a cell."""
+    """Draw the power of devices (most often scheduled at the bottom) over the rounds; a cell may be a mean."""
     num_devices = plan.problem.fleet.num_devices
     tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
     shares = series.power_shares(plan, tall, wide)
@@ -166,7 +175,7 @@ def plot_power_map(axes: Axes, plan: Plan) -> None:
         interpolation="none",
     )
     shared = [count(tall, "device")] * (tall > 1) + [count(wide, "round")] * (wide > 1)
-    label = "power / peak power" + f", mean of {' × '.join(shared)}" * bool(shared)
+    label = "power / peak power (blank: not scheduled)" + f", mean of {' × '.join(shared)}" * bool(shared)
     key = axes.figure.colorbar(cells, ax=axes, location="bottom", aspect=40, pad=0.02, label=label, format=_percent)
     key.outline.set_visible(False)
     _hidden(axes, "devices", plan.sizes)
@@ -178,15 +187,11 @@ def plot_power_map(axes: Axes, plan: Plan) -> None:
 
 
 def plot_levels(axes: Axes, plan: Plan) -> None:
-    """Draw θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
-    x, theta = np.arange(1.0, plan.rounds + 1), plan.amplitudes.level
-    privacy, peak = plan.ceilings["privacy"], plan.ceilings["peak_power"]
-    whole = plan.problem.budget.scope == "total"
-    _line(axes, "privacy" + ", if this were the only round" * whole, x, privacy, "lim-privacy", "dashed")
-    _line(axes, "peak power of the scheduled devices", x, peak, "lim-peak_power", "dashed")
-    _line(axes, "θ", x, theta, "ink")
+    """Draw θ over the rounds with its limits by privacy and by the peak powers of each round's devices."""
+    lines = series.level_lines(plan, most=plan.rounds)
+    _plot_lines(axes, lines)
     axes.set(xlabel="round", ylabel="alignment θ", xlim=(0.5, plan.rounds + 0.5))
-    _log(axes, "y", *_range(np.concatenate([privacy, peak, theta]), 1.1, 1.1))
+    _log(axes, "y", *series.positive_range([line.y for line in lines], 1.1, 1.1))
 
 
 def plot_sizes(axes: Axes, plan: Plan) -> None:
@@ -198,31 +203,22 @@ def plot_sizes(axes: Axes, plan: Plan) -> None:
 
 
 def plot_budgets(axes: Axes, plan: Plan) -> None:
-    """Draw what is left of each budget that covers the training, as shares, after every round."""
-    places, left = series.budgets_left(plan)
-    names = {
-        "total_power": "total power",
-        "privacy": "privacy (Σμ²), most exposed device",
-        "privacy_median": "privacy, median device",
-        "device_power": "battery, emptiest",
-        "device_power_median": "battery, median device",
-    }
-    for name, y in left.items():
-        dash = "dotted" if name.endswith("_median") else "solid"
-        _line(axes, names[name], places.astype(np.float64), y, f"lim-{name.removesuffix('_median')}", dash)
-    lowest = min(float(y.min()) for y in left.values())
-    axes.set(xlabel="round", ylabel="left", xlim=(0, plan.rounds), ylim=(min(0.0, lowest), 1.05))
+    """Draw the remaining share of each budget of the whole training after every round."""
+    lines = series.budget_lines(plan)
+    _plot_lines(axes, lines)
+    lowest = min(float(line.y.min()) for line in lines)
+    axes.set(xlabel="round", ylabel="remaining share", xlim=(0, plan.rounds), ylim=(min(0.0, lowest), 1.05))
     axes.yaxis.set_major_formatter(_percent)
 
 
 def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw]:
-    """Return the charts of a plan under their titles: over devices and rounds (`curve`), or round by round."""
+    """Return the charts of a plan by title: over devices and rounds (`curve`), or round by round."""
     if series.round_by_round(plan):
         return {
             MAP: partial(plot_power_map, plan=plan),
             "θ in each round, and its limits": partial(plot_levels, plan=plan),
             "devices in each round": partial(plot_sizes, plan=plan),
-            "budgets left after each round": partial(plot_budgets, plan=plan),
+            "remaining budgets after each round": partial(plot_budgets, plan=plan),
         }
     space = planning.candidates(plan)
     panels: dict[str, Draw] = {
@@ -230,21 +226,24 @@ def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw
         "objective over the number of devices": partial(plot_objective, plan=plan, space=space),
     }
     if curve is not None:
-        what = "expected accuracy" if isinstance(curve, Expectation) else "bound"
-        panels[f"{what} over the number of rounds"] = partial(plot_over_rounds, plan=plan, curve=curve)
+        objective = "expected accuracy" if isinstance(curve, Expectation) else "bound"
+        panels[f"{objective} over the number of rounds"] = partial(plot_over_rounds, plan=plan, curve=curve)
     return panels
 
 
 def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
     """Draw a metric of runs over their training; its title is `series.metric_title`."""
     lines, budget = series.over_training(runs, metric), series.common_budget(runs, metric)
-    for line in lines:
-        _line(axes, line.name, line.x, line.y, line.colour, line.dash, listed=line.listed)
-        if line.spread is not None:
-            low, high = line.y - line.spread, line.y + line.spread
-            axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
-    if budget is not None:
+    _plot_lines(axes, lines)
+    if seeds := [line.seeds for line in lines if line.spread is not None]:
+        axes.fill_between([], [], color=PALETTE["out"], lw=0, label=f"95% interval of the mean ({span(seeds)} seeds)")
+    if any(not line.listed for line in lines):
+        axes.plot([], [], color=PALETTE["ink"], ls="dotted", lw=1.3, label="planned")
+    largest = max(float(np.nanmax(line.y)) for line in lines)
+    if budget is not None and budget <= _MOST_TIMES * largest:
         _level(axes, budget, "budget", "warn")
+    elif budget is not None:
+        note_outside(axes, [f"budget: {number(budget)}"], y=0.03)
     by_step = metric in ("accuracy", "loss")
     last = max(float(line.x.max()) for line in lines)
     axes.set_xlim(0 if by_step else min(1.0, last - 1), last)
@@ -259,44 +258,42 @@ def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
 
 
 def plot_roc(axes: Axes, audit: Mapping[str, Any], *, quantiles: bool) -> None:
-    """Draw the attack's ROC curve against the promised Φ(Φ⁻¹(α) + μ); shaded is what the promise rules out."""
+    """Draw the attack's ROC curve and the claimed limit Φ(Φ⁻¹(α) + μ); the claim excludes the shaded region."""
     mu, lower = audit["mu_claimed"], audit["mu_lower"]
     false, true = (np.asarray(audit["roc"][f"{which}_positive"], dtype=np.float64) for which in ("false", "true"))
     x = np.linspace(-2.6, 2.6, 2) if quantiles else np.linspace(1e-6, 1 - 1e-6, 2001)
-    promise = x + mu if quantiles else ndtr(ndtri(x) + mu)
+    claim = x + mu if quantiles else ndtr(ndtri(x) + mu)
     top = 2.6 + mu if quantiles else 1.0
-    axes.fill_between(x, promise, top, color=PALETTE["lim-privacy"], alpha=0.25, lw=0)
-    axes.plot(x, promise, color=PALETTE["lim-privacy"], label=f"promised, μ = {mu:.4g}")
-    axes.plot(x, x, ls=":", lw=0.9, color=PALETTE["term-initial_gap"], label="guessing")
+    axes.fill_between(x, claim, top, color=PALETTE["lim-privacy"], alpha=0.25, lw=0, label="excluded by the claim")
+    axes.plot(x, claim, color=PALETTE["lim-privacy"], label=f"claimed, μ = {mu:.4g}")
+    axes.plot(x, x, ls=":", lw=0.9, color=PALETTE["term-initial_gap"], label="chance level")
     if false.size:
         if quantiles:
             inside = (false > 0) & (false < 1) & (true > 0) & (true < 1)
             false, true = ndtri(false[inside]), ndtri(true[inside])
-        attack = "attack" if lower is None else f"attack, μ ≥ {lower:.4g} (99%)"
+        attack = "attack" if lower is None else f"attack, μ ≥ {lower:.4g} (99% confidence)"
         axes.plot(false, true, color=PALETTE["ink"], label=attack)
-    form = "Φ⁻¹({} positives)" if quantiles else "{} positives"
+    form = "Φ⁻¹({} positive rate)" if quantiles else "{} positive rate"
     axes.set(xlabel=form.format("false"), ylabel=form.format("true"), xlim=(x[0], x[-1]), ylim=(x[0], top))
 
 
-def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
+def plan_figure(plan: Plan, *, surrogate: Surrogate | None = None) -> Figure:
     """Return the paper's Fig. 2 for this plan with the bound (or expected accuracy) over I, or its charts by round."""
-    varied = series.round_by_round(plan)
-    panels = plan_panels(plan, None if varied else series.over_rounds(plan, response))
-    places, height = (("ab", "ac", "ad"), 6.2) if varied else (("ac", "bc"), 5.0)
-    return _sheet(panels, height=height, places=places, note=note)
+    if series.round_by_round(plan):
+        return _sheet(plan_panels(plan, None), height=6.2, mosaic=("ab", "ac", "ad"))
+    return _sheet(plan_panels(plan, series.over_rounds(plan, surrogate)), height=5.0, mosaic=("ac", "bc"))
 
 
 def runs_figure(runs: Sequence[Run]) -> Figure:
-    """Return accuracy and loss, ε and power of runs over their training."""
+    """Return accuracy and loss, ε, power and an adaptive clipping norm of runs over their training."""
     panels = run_panels(runs)
-    letters = "abcd"[: len(panels)]
-    places = [letters[start : start + 2].ljust(2, letters[-1]) for start in range(0, len(panels), 2)]
-    return _sheet(panels, height=2.6 * len(places), places=places)
+    mosaic = ("ab", "cd", "ee")[: len(panels) // 2 + len(panels) % 2] if len(panels) > 3 else ("abc"[: len(panels)],)
+    return _sheet(panels, height=2.6 * len(mosaic) + 0.3, mosaic=mosaic)
 
 
 def run_panels(runs: Sequence[Run]) -> dict[str, Draw]:
-    """Return the charts of runs under their titles; metrics that no run has are left out."""
-    metrics = ("accuracy", "loss", "epsilon_total", "power_transmitted_total")
+    """Return the charts of runs by title; metrics that no run has are omitted."""
+    metrics = ("accuracy", "loss", "epsilon_total", "power_transmitted_total", "clip_norm")
     return {
         series.metric_title(runs, metric): partial(plot_metric, runs=runs, metric=metric)
         for metric in metrics
@@ -306,7 +303,7 @@ def run_panels(runs: Sequence[Run]) -> dict[str, Draw]:
 
 def roc_figure(audit: Mapping[str, Any]) -> Figure:
     """Return the picture of an audit, given as `airfed audit --json` prints it."""
-    title = f"{audit['scenario']}: one round, {audit['verdict']}"
+    title = f"{audit['scenario']}: attack on one round, {audit['verdict']}"
     panels = {title: partial(plot_roc, audit=audit, quantiles=False)}
     return _sheet({**panels, "in normal quantiles": partial(plot_roc, audit=audit, quantiles=True)}, height=3.5)
 
@@ -318,46 +315,61 @@ def plot_comparison(axes: Axes, plans: Mapping[str, Plan]) -> None:
         values = np.array([plan.bound.terms[term] for plan in plans.values()])
         axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
         left += values
+    shown = left <= _MOST_TIMES * np.quantile(left, 0.5, method="lower")
+    edge = 1.42 * float(left[shown].max())
     for row, plan in enumerate(plans.values()):
-        axes.annotate(f" {devices_text(plan)} devices, {plan.rounds} rounds", (left[row], row), va="center", fontsize=7)
+        text = f" {devices_text(plan)} devices, {count(plan.rounds, 'round')}"
+        look: dict[str, Any] = {"va": "center", "fontsize": 7}
+        if not shown[row]:
+            text = f"{text}; bound {number(float(left[row]), 4)}, outside the axis "
+            look |= {"ha": "right", "bbox": {"color": "white", "alpha": 0.85, "pad": 1}}
+        axes.annotate(text, (min(float(left[row]), edge), row), **look)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.margins(x=0.22)
-    axes.set_xlabel(BOUND)
+    axes.set(xlabel=BOUND, xlim=(0, edge))
 
 
 def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
     """Return the bounds of policies side by side."""
-    return _sheet({"": partial(plot_comparison, plans=plans)}, height=0.35 * len(plans) + 0.9, places=["a"])
+    return _sheet({"": partial(plot_comparison, plans=plans)}, height=0.27 * len(plans) + 0.9, mosaic=["a"])
 
 
-def _sheet(panels: Mapping[str, Draw], *, height: float, places: Sequence[str] = ("ab",), note: str = "") -> Figure:
-    """Charts on one page: a letter for each in the rows of `places`, one legend above them, a note below."""
+def note_outside(axes: Axes, values: Sequence[str], *, x: float = 0.98, y: float = 0.97) -> None:
+    """Write which values are outside the axis, inside the axes."""
+    text = plain("\n".join(f"{value}, outside the axis" for value in values))
+    look: dict[str, Any] = {"ha": "right" if x > 0.5 else "left", "va": "top" if y > 0.5 else "bottom"}
+    axes.text(x, y, text, transform=axes.transAxes, fontsize="small", **look)
+
+
+def _sheet(panels: Mapping[str, Draw], *, height: float, mosaic: Sequence[str] = ("ab",)) -> Figure:
+    """Return charts on one page: a letter for each in the rows of `mosaic`, with one legend above them."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
-        drawn = figure.subplot_mosaic([list(row) for row in places])
+        drawn = figure.subplot_mosaic([list(row) for row in mosaic])
         for letter, (title, draw) in zip("abcd", panels.items(), strict=False):
             draw(drawn[letter])
-            drawn[letter].set_title(plain(title), loc="left")
+            drawn[letter].set_title(textwrap.fill(plain(title), 110 // len(mosaic[0])), loc="left")
         _legend(figure, list(drawn.values()))
-        if note:
-            lines = [line for part in note.splitlines() for line in textwrap.wrap(part, 158)]
-            look: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 6, "color": "#444444", "linespacing": 1.35}
-            figure.supxlabel(plain("\n".join(lines)), **look)
     return figure
 
 
 def check_name(path: Path) -> None:
     """Raise a ValueError unless the name ends in a picture format."""
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
+        raise ValueError(f"A picture name must end in .png, .pdf or .svg, got {path.name}.")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure, whole or not at all; a wrong ending or a file that cannot be written is a ValueError."""
+    """Write the figure, and its label, if any, as NAME.txt beside it, each file atomically.
+
+    Raises:
+        ValueError: the name has a wrong ending, or a file cannot be written.
+    """
     check_name(path)
     try:
-        write_whole(path, encoded(figure, path.suffix[1:].lower()))
+        write_atomic(path, encoded(figure, path.suffix[1:].lower()))
+        if label := str(figure.get_label()):
+            write_atomic(path.with_suffix(".txt"), f"{label}\n".encode())
     except OSError as error:
         raise ValueError(f"Cannot write {path}: {error.strerror}.") from None
 
@@ -370,14 +382,18 @@ def encoded(figure: Figure, ending: str) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Return text that matplotlib takes literally: a dollar opens no formula, an underscore hides no legend."""
+    """Return text that matplotlib takes literally: no formula after a dollar, no hidden label after an underscore."""
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
 def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
-    """Return a chart, as high as so many pixels, as SVG for a page: text, the page's colours, values on hover.
+    """Return a chart as SVG for a page, with text, the page's colours and values on hover.
 
-    Its title is for screen readers; `salt` tells its ids from those of the page's other drawings.
+    Args:
+        draw: draws into axes.
+        title: the description for screen readers.
+        height: in pixels.
+        salt: makes the ids of the chart differ from those of the page's other charts.
     """
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
         figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")
@@ -398,47 +414,52 @@ def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
 
 
 def _hover(axes: Axes, height: float) -> str:
-    """Invisible columns over the axes, one around each x, that tell every named value there."""
-    told: dict[float, list[str]] = {}
+    """Return invisible columns over the axes, one around each x, whose titles are all named values there."""
+    texts: dict[float, list[str]] = {}
     percent = axes.yaxis.get_major_formatter() is _percent
     for name, x, y in _named(axes):
-        for place, value in zip(x.tolist(), y.tolist(), strict=True):
+        for at, value in zip(x.tolist(), y.tolist(), strict=True):
             if np.isfinite(value):
-                told.setdefault(place, []).append(f"{name}: {f'{value:.1%}' if percent else number(value, 4)}")
+                texts.setdefault(at, []).append(f"{name}: {f'{value:.1%}' if percent else number(value, 4)}")
     low, high = axes.get_xlim()
-    places = np.array(sorted(place for place in told if low <= place <= high))
-    places = places[series.thin(places.size, most=_MOST_HOVERED)] if places.size else places
-    middle = axes.transData.transform(np.column_stack([places, np.full(places.size, axes.get_ylim()[0])]))[:, 0]
+    columns = np.array(sorted(at for at in texts if low <= at <= high))
+    columns = columns[series.thin(columns.size, most=_MOST_HOVERED)] if columns.size else columns
+    middle = axes.transData.transform(np.column_stack([columns, np.full(columns.size, axes.get_ylim()[0])]))[:, 0]
     box = axes.bbox
     edges = [box.x0, *((a + b) / 2 for a, b in pairwise(middle.tolist())), box.x1]
     return "".join(
         f'<rect class="hover" x="{a:.1f}" y="{height - box.y1:.1f}" width="{b - a:.1f}" height="{box.height:.1f}">'
-        f"<title>{html.escape(chr(10).join([f'{axes.get_xlabel()}: {number(place, 4)}', *told[place]]))}</title></rect>"
-        for place, (a, b) in zip(places.tolist(), pairwise(edges), strict=False)
+        f"<title>{html.escape(chr(10).join([f'{axes.get_xlabel()}: {number(at, 4)}', *texts[at]]))}</title></rect>"
+        for at, (a, b) in zip(columns.tolist(), pairwise(edges), strict=False)
     )
 
 
 def _named(axes: Axes) -> list[tuple[str, Floats, Floats]]:
-    """Name, x and y of every named line; a name that starts with "_ " is left out of the legend only."""
-    found = []
+    """Return name, x and y of every named line; the legend omits names that start with "_ "."""
+    lines = []
     for line in axes.lines:
         name = str(line.get_label())
         if name.startswith("_ ") or not name.startswith("_"):
             x, y = np.asarray(line.get_xydata(), dtype=np.float64).T
-            found.append((name.removeprefix("_ ").replace(r"\$", "$"), x, y))
-    return found
+            lines.append((name.removeprefix("_ ").replace(r"\$", "$"), x, y))
+    return lines
 
 
-def _line(axes: Axes, name: str, x: Floats, y: Floats, colour: str, ls: str = "solid", *, listed: bool = True) -> None:
-    label, lw = (plain(name), None) if listed else (f"_ {name}", 1.3)
-    marker = "o" if np.isfinite(y).sum() == 1 else None  # a lone value would be a line without length
-    axes.plot(x, y, label=label, color=PALETTE[colour], ls=ls, marker=marker, ms=3, lw=lw)
+def _plot_lines(axes: Axes, lines: Sequence[Series]) -> None:
+    """Draw lines with their 95% bands; the legend omits those that are not listed."""
+    for line in lines:
+        label, lw = (plain(line.name), None) if line.listed else (f"_ {line.name}", 1.3)
+        marker = "o" if np.isfinite(line.y).sum() == 1 else None  # a single value is a line without length
+        axes.plot(line.x, line.y, label=label, color=PALETTE[line.colour], ls=line.dash, marker=marker, ms=3, lw=lw)
+        if line.spread is not None:
+            low, high = line.y - line.spread, line.y + line.spread
+            axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
 
 
 def _hidden(axes: Axes, name: str, y: NDArray[Any], x: Floats | None = None) -> None:
-    """Values that are told on hover only, at 1, 2, ... by default."""
+    """Add values that appear on hover only, by default at 1, 2, ..."""
     x = np.arange(1.0, y.size + 1) if x is None else x
-    axes.add_artist(Line2D(x, y, label=f"_ {name}", visible=False))  # no plot: the axes need not cover them
+    axes.add_artist(Line2D(x, y, label=f"_ {name}", visible=False))  # not plot(): the axes need not cover them
 
 
 def _bars(axes: Axes, values: NDArray[Any], name: str, colour: str) -> None:
@@ -449,16 +470,16 @@ def _bars(axes: Axes, values: NDArray[Any], name: str, colour: str) -> None:
 
 def _level(axes: Axes, at: float, name: str, colour: str) -> None:
     axes.axhline(at, color=PALETTE[colour], lw=1, ls="--")
-    place = axes.get_yaxis_transform()
-    axes.annotate(name, (1, at), xycoords=place, ha="right", va="bottom", fontsize="small", color=PALETTE[colour])
+    on_axis = axes.get_yaxis_transform()
+    axes.annotate(name, (1, at), xycoords=on_axis, ha="right", va="bottom", fontsize="small", color=PALETTE[colour])
 
 
 def _mark(axes: Axes, x: float, y: float) -> None:
-    axes.plot(x, y, "*", color=PALETTE["lit"], mec="#ffffff", mew=0.5, ms=12, zorder=5, label="chosen")
+    axes.plot(x, y, "*", color=PALETTE["lit"], label="chosen", mec="#ffffff", mew=0.5, ms=12, zorder=5, clip_on=False)
 
 
 def _log(axes: Axes, name: str, low: float, high: float) -> None:
-    """Make an axis logarithmic, marked at round numbers."""
+    """Make an axis logarithmic, with ticks at round numbers."""
     axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     axis, ratio = getattr(axes, f"{name}axis"), high / low
     log = ticker.LogLocator(subs=(1, 2, 5) if ratio < 300 else (1, 3) if ratio < 1e4 else (1,), numticks=7)
@@ -467,20 +488,13 @@ def _log(axes: Axes, name: str, low: float, high: float) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _range(values: Floats, below: float, above: float) -> tuple[float, float]:
-    """The finite positive range of values, widened by factors."""
-    finite = values[np.isfinite(values) & (values > 0)]
-    low, high = (float(finite.min()) / below, float(finite.max()) * above) if finite.size else (0.1, 1.0)
-    return (low, high) if high > low else (low / 2, high * 2)
-
-
 def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Put one legend above all panels, each name once, in as many columns as fit."""
-    found = {}
+    """Add one legend above all panels, each name once, in as many columns as fit."""
+    entries: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
-        found.update(dict(zip(labels, handles, strict=True)))
-    if found:
-        widest = 0.83 * mpl.rcParams["font.size"] * (0.6 * max(map(len, found)) + 5)
-        columns = min(len(found), int(72 * figure.get_figwidth() / widest)) or 1
-        figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns)
+        entries.update(dict(zip(labels, handles, strict=True)))
+    if entries:
+        widest = 0.83 * mpl.rcParams["font.size"] * (0.6 * max(map(len, entries)) + 5)
+        columns = min(len(entries), int(72 * figure.get_figwidth() / widest)) or 1
+        figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns)

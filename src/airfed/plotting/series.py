@@ -1,4 +1,4 @@
-"""What charts show, as numbers: of plans, of plans round by round, and of runs. Needs no matplotlib."""
+"""The numbers behind charts of plans, of plans round by round, and of runs. Needs no matplotlib."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from airfed import bounds, policies
-from airfed.planning import Plan, Response, limits
+from airfed.planning import Plan, Surrogate, limits
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.plan import FEASIBILITY_RTOL
 from airfed.plotting import colours
@@ -30,13 +30,17 @@ MOST_POINTS: Final = 240  # points of a line over the rounds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """A named line of a chart; `spread` is half the width of a band around it, `listed` whether the legend has it."""
+    """A named line of a chart: the mean over `seeds`, `spread` being half the width of its 95% band.
+
+    The legend omits a line that is not `listed`.
+    """
 
     name: str
     colour: str
     x: Floats
     y: Floats
     dash: str = "solid"
+    seeds: int = 1
     spread: Floats | None = None
     listed: bool = True
 
@@ -56,7 +60,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expectation:
-    """The accuracy that a surrogate expects of the best plan for each number of rounds, as in `Prediction`."""
+    """The expected accuracy of the best plan for each number of rounds, with its interval, as in `Prediction`."""
 
     rounds: Integers
     accuracy: Floats
@@ -75,7 +79,7 @@ def half_width(sample: Floats, *, axis: int = 0) -> Floats:
 
 
 def thin(size: int, *, most: int) -> NDArray[np.intp]:
-    """Return at most `most` indices of a long line, ends included."""
+    """Return at most `most` indices of a long line, including both ends."""
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.intp))
 
 
@@ -85,42 +89,51 @@ def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Inte
     return np.unique(np.append(spread, chosen))
 
 
+def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
+    """Return the finite positive range of values, widened by factors."""
+    values = np.asarray(values, dtype=np.float64)
+    finite = values[np.isfinite(values) & (values > 0)]
+    low, high = (float(finite.min()) / below, float(finite.max()) * above) if finite.size else (0.1, 1.0)
+    return (low, high) if high > low else (low / 2, high * 2)
+
+
 def bound_curve(problem: Problem, chosen: int) -> Curve:
     """Return the smallest bound at several numbers of rounds, the chosen one among them, term by term.
 
     Raises:
-        InfeasibleError: there is no plan at any of them.
+        InfeasibleError: none of them has a feasible plan.
     """
-    quick = problem.fleet.equal_peak_power and not limits.amplified(problem)
-    plans = _plans(problem, chosen, MOST_ROUNDS if quick else FEWER_ROUNDS)
+    fast = problem.fleet.equal_peak_power and not limits.amplified(problem)
+    plans = _plans(problem, chosen, MOST_ROUNDS if fast else FEWER_ROUNDS)
     terms = {name: np.array([plan.bound.terms[name] for plan in plans]) for name in TERMS}
     return Curve(rounds=np.array([plan.rounds for plan in plans]), terms=terms)
 
 
-def accuracy_curve(problem: Problem, response: Response, chosen: int) -> Expectation:
+def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int) -> Expectation:
     """Return the highest expected accuracy at several numbers of rounds, like `bound_curve`."""
-    plans = [plan for plan in _plans(problem, chosen, FEWER_ROUNDS, objective=response) if plan.prediction]
+    plans = [plan for plan in _plans(problem, chosen, FEWER_ROUNDS, objective=surrogate) if plan.prediction]
     if not plans:
         raise InfeasibleError("The surrogate covers no number of rounds.")
-    found = np.array([(p.prediction.accuracy, p.prediction.low, p.prediction.high) for p in plans if p.prediction]).T
-    return Expectation(rounds=np.array([p.rounds for p in plans]), accuracy=found[0], low=found[1], high=found[2])
+    predictions = [plan.prediction for plan in plans if plan.prediction]
+    accuracy, low, high = np.array([(each.accuracy, each.low, each.high) for each in predictions]).T
+    return Expectation(rounds=np.array([plan.rounds for plan in plans]), accuracy=accuracy, low=low, high=high)
 
 
 def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Plan]:
-    found, reason = [], ""
+    plans, reason = [], ""
     for rounds in shown_rounds(problem.learning.total_steps, chosen, most).tolist():
         try:
-            found.append(policies.plan(problem, rounds=rounds, **options))
+            plans.append(policies.plan(problem, rounds=rounds, **options))
         except InfeasibleError as error:
             reason = str(error)
-    if not found:
+    if not plans:
         raise InfeasibleError(reason)
-    return found
+    return plans
 
 
-def over_rounds(plan: Plan, surrogate: Response | None) -> Curve | Expectation:
-    """Return what the plan was chosen by over the number of rounds: the expected accuracy, or the bound."""
-    if plan.objective == "measured" and surrogate is not None:
+def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
+    """Return the plan's objective over the number of rounds: the expected accuracy, or the bound."""
+    if plan.objective == "accuracy" and surrogate is not None:
         return accuracy_curve(plan.problem, surrogate, plan.rounds)
     return bound_curve(plan.problem, plan.rounds)
 
@@ -129,159 +142,197 @@ def limit_curves(plan: Plan, space: CandidateSpace) -> dict[str, Floats]:
     """Return the largest θ that privacy, peak power and total power each allow, over the number of devices."""
     fleet = plan.problem.fleet
     privacy, peak = space.privacy_limit, space.peak_limit
-    if limits.amplified(plan.problem):  # both limit a device, and the space counts them together, as its peak
-        reached = fleet.gain > 0
-        count = int(np.count_nonzero(reached))
+    if limits.amplified(plan.problem):  # the space merges both limits of a device into its peak
+        reachable = fleet.gain > 0
+        count = int(np.count_nonzero(reachable))
         privacy, peak = np.zeros((2, fleet.gain.size))
-        # m devices: σμ/(2f), f being the m-th smallest of how much stronger than θ they may be received
-        privacy[:count] = space.privacy_limit[:count] / np.sort(limits.amplifications(plan.problem)[reached])
-        peak[:count] = -np.sort(-fleet.gain[reached] * np.sqrt(fleet.peak_power[reached]))
+        # m devices: σμ/(2f), where f is the m-th smallest amplification
+        privacy[:count] = space.privacy_limit[:count] / np.sort(limits.amplifications(plan.problem)[reachable])
+        peak[:count] = -np.sort(-fleet.gain[reachable] * np.sqrt(fleet.peak_power[reachable]))
     curves = {"privacy": privacy, "peak_power": peak, "total_power": space.total_limit}
     return {name: np.broadcast_to(curve, space.size.shape) for name, curve in curves.items()}
 
 
 def own_objective(plan: Plan) -> float:
-    """Return Ψ of the plan's own amplitudes, which need not be the best for their number of devices."""
+    """Return Ψ of the plan's own amplitudes, which may not be optimal for their number of devices."""
     noise = bounds.noise_error(plan.problem.learning, plan.noise_share)
-    return float(bounds.participation_error(1.0 - plan.device_share) + noise)
+    return float(bounds.participation_error(float(np.mean(plan.sequence.totals.shortfall))) + noise)
 
 
 def round_by_round(plan: Plan) -> bool:
-    """Return whether a plan is drawn round by round: its rounds differ, or batteries, which add up, limit it."""
-    return plan.problem.varies or not plan.constant
+    """Return whether a plan is drawn round by round: its channels or its rounds differ."""
+    return plan.problem.time_varying or not plan.constant
 
 
 def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
     """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all inactive.
 
-    Rows are ordered by how often a device is scheduled, the most often first, then by its index.
+    Rows are sorted by the number of rounds in which a device is scheduled, the largest first, then by its index.
     """
     peak = plan.problem.fleet.peak_power
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
     row[order] = np.arange(order.size) // tall
     rows, columns = -(-order.size // tall), -(-plan.rounds // wide)
-    total, senders = np.zeros((2, rows, columns))
-    for entry in plan.sequence:  # round by round: what is held does not grow with the rounds
+    total, transmissions = np.zeros((2, rows, columns))
+    for entry in plan.sequence:  # one at a time: memory does not grow with the rounds
         on, column = row[entry.scheduled], entry.index // wide
         total[:, column] += np.bincount(on, entry.power / peak[entry.scheduled], rows)
-        senders[:, column] += np.bincount(on, minlength=rows)
-    held = np.outer(np.bincount(row), np.bincount(np.arange(plan.rounds) // wide))
-    return np.where(senders > 0, total / held, np.nan)
+        transmissions[:, column] += np.bincount(on, minlength=rows)
+    cells = np.outer(np.bincount(row), np.bincount(np.arange(plan.rounds) // wide))
+    return np.where(transmissions > 0, total / cells, np.nan)
 
 
 def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Floats]]:
-    """Return at most so many numbers of rounds, 0 and I among them, and which share of each budget is left after each.
+    """Return at most `most` numbers of rounds, from 0 to I, and the remaining share of each budget after each.
 
-    Privacy is Σμ_i² over the rounds in which a device is scheduled; it is included only if its budget covers the
-    training, and batteries only if devices have them: that of the device with the least left, and the median of the
-    devices that are ever scheduled. Shares are negative only where a plan breaks the limit.
+    Privacy is Σμ_i² over the rounds in which a device is scheduled. It is included only if its budget covers the
+    training, and batteries only if devices have them: the smallest remaining share and the median over the devices
+    that are ever scheduled. A share is negative only where a plan breaks the limit.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
-    places = thin(plan.rounds + 1, most=most)
-    spent = np.concatenate([[0.0], np.cumsum(plan.sequence.powers)])[places]
-    found = {"total_power": 1.0 - spent / budget.total_power}
-    owned: dict[str, Any] = {}
+    rounds = thin(plan.rounds + 1, most=most)
+    spent = np.concatenate([[0.0], np.cumsum(plan.sequence.powers)])[rounds]
+    remaining = {"total_power": 1.0 - spent / budget.total_power}
+    budgets: dict[str, Any] = {}
     if budget.scope == "total":
-        owned["privacy"] = np.full(num_devices, limits.allowed_mu(budget) ** 2)
+        budgets["privacy"] = np.full(num_devices, limits.allowed_mu(budget) ** 2)
     if budget.device_power is not None:
-        owned["device_power"] = np.broadcast_to(budget.device_power, num_devices)
-    used = {name: np.zeros(num_devices) for name in owned}
-    seen: dict[str, list[tuple[float, float]]] = {name: [(1.0, 1.0)] for name in owned}
-    looked = set(places.tolist())
-    for entry in plan.sequence if owned else ():
+        budgets["device_power"] = np.broadcast_to(budget.device_power, num_devices)
+    used = {name: np.zeros(num_devices) for name in budgets}
+    shares: dict[str, list[tuple[float, float]]] = {name: [(1.0, 1.0)] for name in budgets}
+    returned = set(rounds.tolist())
+    for entry in plan.sequence if budgets else ():
         for name, total in used.items():
             total[entry.scheduled] += entry.mu**2 if name == "privacy" else entry.power
-            if entry.index + 1 in looked:
-                left = 1.0 - (total / owned[name])[plan.scheduled]
-                seen[name].append((float(left.min()), float(np.median(left))))
-    for name, values in seen.items():
-        found[name], found[f"{name}_median"] = np.array(values).T
-    # without the rounding error by which a feasible plan may exceed a limit
-    kept = {name: np.where(left > -10 * FEASIBILITY_RTOL, np.maximum(left, 0.0), left) for name, left in found.items()}
-    return places, kept
+            if entry.index + 1 in returned:
+                left = 1.0 - (total / budgets[name])[plan.scheduled]
+                shares[name].append((float(left.min()), float(np.median(left))))
+    for name, values in shares.items():
+        remaining[name], remaining[f"{name}_median"] = np.array(values).T
+    for name, left in remaining.items():  # remove the rounding error by which a feasible plan may exceed a limit
+        remaining[name] = np.where(left > -10 * FEASIBILITY_RTOL, np.maximum(left, 0.0), left)
+    return rounds, remaining
+
+
+def level_lines(plan: Plan, most: int = MOST_POINTS) -> list[Series]:
+    """Return θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
+    at, alone = thin(plan.rounds, most=most), ", if this were the only round" * (plan.problem.budget.scope == "total")
+    lines = (
+        (f"privacy{alone}", "lim-privacy", "dashed", plan.round_limits["privacy"]),
+        ("peak power of the scheduled devices", "lim-peak_power", "dashed", plan.round_limits["peak_power"]),
+        ("θ", "ink", "solid", plan.amplitudes.level),
+    )
+    x = (at + 1).astype(np.float64)
+    return [Series(name=name, colour=colour, dash=dash, x=x, y=y[at]) for name, colour, dash, y in lines]
+
+
+def budget_lines(plan: Plan) -> list[Series]:
+    """Return what is left of each budget that covers the training, as shares, after every round."""
+    names = {
+        "total_power": "total power",
+        "privacy": "privacy (Σμ²), most exposed device",
+        "privacy_median": "privacy, median device",
+        "device_power": "battery, emptiest",
+        "device_power_median": "battery, median device",
+    }
+    places, left = budgets_left(plan)
+    found = []
+    for key, share in left.items():
+        colour, dash = f"lim-{key.removesuffix('_median')}", "dotted" if key.endswith("_median") else "solid"
+        found.append(Series(name=names[key], colour=colour, dash=dash, x=places.astype(np.float64), y=share))
+    return found
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs, each once: a copy of a run has its ledger, and is no second seed."""
+    """Return the runs without copies: a copy has the same ledger and is not a second seed."""
     return list({run.ledger.head: run for run in reversed(runs)}.values())[::-1]
 
 
 def tasks(runs: Sequence[Run]) -> int:
-    """Return how many learning tasks the runs are of: losses and bounds of different ones do not compare."""
+    """Return the number of different learning tasks: their losses and bounds are not comparable."""
     return len({json.dumps(run.scenario.content()["learning"], sort_keys=True) for run in runs})
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return the runs by label; those that differ in their seed alone belong together."""
-    found: dict[str, list[Run]] = {}
+    """Return the runs by label; runs that differ only in their seed form one group."""
+    by_content: dict[str, list[Run]] = {}
     for run in distinct(runs):
-        found.setdefault(run.group, []).append(run)
-    several, first = tasks(runs) > 1, [members[0] for members in found.values()]
-    named: dict[str, list[Run]] = {}
-    for run, members in zip(first, found.values(), strict=True):
+        by_content.setdefault(run.seed_group, []).append(run)
+    several, first = tasks(runs) > 1, [group[0] for group in by_content.values()]
+    labelled: dict[str, list[Run]] = {}
+    for run, group in zip(first, by_content.values(), strict=True):
         alike, label = [other.scenario.name for other in first if other.label == run.label], run.label
-        if several or len(alike) > 1:  # the same policy in another scenario: none of them is just that policy
+        if several or len(alike) > 1:  # the same policy in another scenario
             label += f" · {run.scenario.name}"
-        if alike.count(run.scenario.name) > 1:  # both are called alike: by the folder
+        if alike.count(run.scenario.name) > 1:  # scenarios of the same name
             label += f" ({run.path.name})"
-        while label in named:
+        while label in labelled:
             label += "′"
-        named[label] = members
-    return named
+        labelled[label] = group
+    return labelled
 
 
 def metric_title(runs: Sequence[Run], metric: str) -> str:
-    """Return what a chart of a metric shows: private records do not say what was transmitted."""
+    """Return the title of a metric's chart; private records do not contain the transmitted power."""
     if metric != "power_transmitted_total":
         return METRICS[metric]
     metered = any(run.last(metric) is not None for run in runs)
-    return f"{METRICS[metric]} (dotted: planned)" if metered else METRICS["power_planned_total"]
+    return METRICS[metric] if metered else METRICS["power_planned_total"]
 
 
 def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
     """Return a metric of each group of runs: accuracy and loss over the local steps, ε and power over the rounds.
 
-    Accuracy and loss are the mean over seeds with its 95% band; ε and power those of the first seed, as the ledger has
-    them, with the planned power as a dotted line. Groups without a value are left out.
+    Accuracy and loss are means over the seeds with their 95% intervals. ε and power are those of the first seed, from
+    the ledger, with the planned power as a dotted line. Groups without a value are omitted.
     """
     grouped = groups(runs)
-    looks = colours.told_apart({label: members[0].scenario.policy.name for label, members in grouped.items()})
-    found = []
-    for label, members in grouped.items():
-        colour, dash = looks[label]
+    styles = colours.line_styles({label: group[0].scenario.policy.name for label, group in grouped.items()})
+    lines = []
+    for label, group in grouped.items():
+        colour, dash = styles[label]
         line = Series(name=label, colour=colour, dash=dash, x=np.empty(0), y=np.empty(0))
         if metric in ("accuracy", "loss"):
-            x, values = _common(members, metric)
-            if x.size and len(members) > 1:
-                line = replace(line, name=f"{label} ({len(members)} seeds)", spread=half_width(values))
-            found += [replace(line, x=x, y=values.mean(axis=0))] * bool(x.size)
+            x, values = _common(group, metric)
+            if x.size and len(group) > 1:
+                line = replace(line, seeds=len(group), spread=half_width(values))
+            lines += [replace(line, x=x, y=values.mean(axis=0))] * bool(x.size)
             continue
-        if metric != "epsilon_total" or members[0].plan.private:
-            x, y = members[0].series(metric)
-            found.append(replace(line, x=x, y=y))
+        if metric != "epsilon_total" or group[0].plan.private:
+            x, y = group[0].series(metric)
+            lines.append(replace(line, x=x, y=y))
         if metric == "power_transmitted_total":
-            x, y = members[0].series("power_planned_total")
-            found.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dotted", listed=False))
-    return [line for line in found if np.isfinite(line.y).any()]
+            x, y = group[0].series("power_planned_total")
+            lines.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dotted", listed=False))
+    return [line for line in lines if np.isfinite(line.y).any()]
 
 
 def common_budget(runs: Sequence[Run], metric: str) -> float | None:
-    """Return the budget that covers the training and that all runs share; None where there is no such budget."""
+    """Return the budget of the whole training if it is the same for all runs, else None."""
     budgets = [run.scenario.budget for run in runs]
-    found: set[float | None] = {None}
+    values: set[float | None] = {None}
     if metric == "power_transmitted_total":
-        found = {budget.total_power for budget in budgets}
+        values = {budget.total_power for budget in budgets}
     elif metric == "epsilon_total":
-        found = {budget.epsilon if budget.scope == "total" else None for budget in budgets}
-    return found.pop() if len(found) == 1 else None
+        values = {budget.epsilon if budget.scope == "total" else None for budget in budgets}
+    return values.pop() if len(values) == 1 else None
 
 
-def _common(members: Sequence[Run], metric: str) -> tuple[Floats, Floats]:
-    """The steps and the metric of every member, at the steps where all have it."""
+def failed(scores: Floats) -> NDArray[np.bool_]:
+    """Return which scores (the larger the better) are below a quarter of the best: such methods are outside the axis.
+
+    >>> failed(np.array([0.9, 0.1, 0.7])).tolist()
+    [False, True, False]
+    """
+    return np.asarray(scores < 0.25 * np.nanmax(scores))
+
+
+def _common(runs: Sequence[Run], metric: str) -> tuple[Floats, Floats]:
+    """Return the steps at which all runs have the metric, and its values, (runs, steps)."""
     columns = [
         {step: record[metric] for step, record in zip(run.steps, run.rounds, strict=True) if record[metric] is not None}
-        for run in members
+        for run in runs
     ]
     steps = sorted(set.intersection(*(set(column) for column in columns)))
     return np.array(steps, dtype=np.float64), np.array([[column[step] for step in steps] for column in columns])

@@ -1,4 +1,4 @@
-"""Privacy of the Gaussian mechanism that the receiver's noise is."""
+"""Differential privacy of the receiver's Gaussian noise: the accountant (Gaussian DP) and the ledger."""
 
 from airfed.privacy.gaussian import (
     Validity,

@@ -1,13 +1,13 @@
-"""The Gaussian trade-off: roots in double precision, and their last digit decided in 60-digit arithmetic.
+"""The Gaussian trade-off: roots in double precision, whose last digit is decided in 60-digit arithmetic.
 
-Notation of this module: m = μ, e = ε, z₁,₂ = ε/μ ∓ μ/2; φ, Φ the normal density and distribution; M = (1 − Φ)/φ the
-Mills ratio. Since e^ε φ(z₂) = φ(z₁),
+Notation of this module: m = μ, e = ε, z₁,₂ = ε/μ ∓ μ/2; φ, Φ are the normal density and distribution; M = (1 − Φ)/φ is
+the Mills ratio. Since e^ε φ(z₂) = φ(z₁),
 
     δ(ε) = φ(z₁)·(M(z₁) − M(z₂)),   ∂δ/∂ε = −φ(z₁)·M(z₂),   ∂δ/∂μ = φ(z₁).
 
-Double precision is quick, and right to some 13 digits, to either side of the truth. It cannot end a root search on the
-safe side: near ε = 0 the error of δ, divided by its slope, exceeds ε itself. In 60 digits δ has a relative error below
-`_SLACK`, so that rounding the root up (ε) or down (μ) is a decision and not a hope. An evaluation takes about 0.1 ms.
+Double precision is fast and accurate to about 13 digits, but it cannot guarantee that a root is on the safe side: near
+ε = 0 the error of δ, divided by its slope, exceeds ε itself. With 60 digits the relative error of δ is below `_SLACK`,
+so the root can be rounded up (ε) or down (μ) with certainty. An evaluation takes about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 _QUADRATURE = tuple(zip((0.5 + 0.5 * _NODES).tolist(), (0.5 * _WEIGHTS).tolist(), strict=True))  # on [0, 1]
 _FAR = 1e100  # a z₁ beyond has a log δ of −1e200 or less, and squares overflow soon
 _STEP = 1e-13
-_MAX_STEPS = 60  # four to eight are usual; 60 digits go on from wherever they end, or raise
+_MAX_STEPS = 60  # four to eight are usual; the 60-digit search continues from the last step, or raises
 
 _DIGITS = 60
 _EXACT_SQRT_HALF_PI = Decimal("1.2533141373155002512078826424055226265034933703049691583149617881711468")
 _EXACT_SQRT_TWO_PI = Decimal("2.5066282746310005024157652848110452530069867406099383166299235763422937")
 _SLACK = Decimal("1e-41")  # relative error of δ is at most this (measured: 1e-44)
-_PAD = Decimal("1e-40")  # covers what the last step of the root search leaves, relative to the root
+_PAD = Decimal("1e-40")  # bound on the relative error of the root after the last step
 _MILLS_SWITCH = 5  # series below, continued fraction above: both take about 60 µs there
 _TAYLOR_SWITCH = Decimal("1e-4")  # largest μ/2 for which ten terms of the Taylor series of M give 40 digits
 _TAYLOR_TERMS = 10
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """log δ(ε) for μ > 0, with an error of at most 1e-12 where δ ≥ 1e-200."""
+    """Return log δ(ε) for μ > 0, with an error of at most 1e-12 where δ ≥ 1e-200."""
     z1 = epsilon / mu - mu / 2
-    if 1 < mu < _FAR:  # large numbers may cancel, and more is lost than the last digit
+    if 1 < mu < _FAR:  # large numbers may cancel, which loses more than the last digit
         z1 = float(Fraction(epsilon) / Fraction(mu) - Fraction(mu) / 2)
     return _log_delta(z1, mu)
 
 
 def epsilon_root(mu: float, delta: float) -> float:
-    """z₁ at the ε ≥ 0 with δ(ε) = delta, or at ε = 0 if there is none."""
+    """Return z₁ at the ε ≥ 0 with δ(ε) = delta, or at ε = 0 if there is none."""
     level = math.log(delta)
     # δ ≤ Φ(−z₁) puts the start to the right of the root. log δ is concave in z₁ at fixed μ (a convolution of
     # log-concave functions), so that Newton's steps come down to the root without passing it.
@@ -66,7 +66,7 @@ def epsilon_root(mu: float, delta: float) -> float:
 
 
 def mu_root(epsilon: float, delta: float) -> tuple[float, float]:
-    """The μ with δ(ε) = delta, and z₁ there."""
+    """Return the μ with δ(ε) = delta, and z₁ there."""
     level = math.log(delta)
     # Two bounds put the start to the left of the root: δ ≤ Φ(−z₁) and δ(ε) ≤ δ(0) = erf(μ/√8). log δ is
     # concave in log μ (its slope is one over the mean of −M' on [z₁, z₂], and −M' is convex and falling), so
@@ -88,7 +88,7 @@ def mu_root(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def _log_delta(z1: float, mu: float) -> float:
-    """log δ in terms of z₁ and μ, with no cancellation."""
+    """Return log δ in terms of z₁ and μ, without cancellation."""
     if z1 > _FAR:
         return -math.inf
     if mu < _SMALL_MU * max(1.0, z1 / _LARGE_Z):
@@ -108,7 +108,7 @@ def _mills(z: float) -> float:
 
 
 def _mills_fall(z: float) -> float:
-    """−M'(z) = 1 − zM(z), which for a large z is M·K with M = 1/(z + K) and K = 1/(z + 2/(z + 3/(z + …)))."""
+    """Return −M'(z) = 1 − zM(z); for a large z it is M·K with M = 1/(z + K) and K = 1/(z + 2/(z + 3/(z + …)))."""
     if z < _LARGE_Z:
         return 1 - z * _mills(z)
     tail = z
@@ -118,7 +118,7 @@ def _mills_fall(z: float) -> float:
 
 
 class _Tradeoff(NamedTuple):
-    """δ at one (μ, ε), with what its derivatives need."""
+    """δ at one (μ, ε), and the terms of its derivatives."""
 
     delta: Decimal
     density: Decimal  # φ(z₁)
@@ -128,14 +128,14 @@ class _Tradeoff(NamedTuple):
 
 
 def delta_up(mu: float, epsilon: float) -> float:
-    """Smallest double that is at least δ(ε), for μ > 0."""
+    """Return the smallest double that is at least δ(ε), for μ > 0."""
     with localcontext(_context(mu)):
         above = _round_up(_tradeoff(Decimal(mu), Decimal(epsilon)).delta * (1 + _SLACK))
-    return min(max(above, math.ulp(0.0)), 1.0)  # 0 < δ < 1, whatever underflowed
+    return min(max(above, math.ulp(0.0)), 1.0)  # 0 < δ < 1, despite underflow
 
 
 def epsilon_up(mu: float, delta: float, z1: float) -> float:
-    """Smallest double ε ≥ 0 with δ(ε) ≤ delta, from a good guess of z₁ at the root."""
+    """Return the smallest double ε ≥ 0 with δ(ε) ≤ delta, from a good initial z₁."""
     with localcontext(_context(mu)):
         m, target = Decimal(mu), Decimal(delta) * (1 - _SLACK)
 
@@ -150,7 +150,7 @@ def epsilon_up(mu: float, delta: float, z1: float) -> float:
 
 
 def mu_down(epsilon: float, delta: float, mu: float, z1: float) -> float:
-    """Largest double μ with δ(ε) ≤ delta, from good guesses of the root and of z₁ there."""
+    """Return the largest double μ with δ(ε) ≤ delta, from good initial values of the root and of z₁ there."""
     with localcontext(_context(math.sqrt(epsilon))):
         e, target = Decimal(epsilon), Decimal(delta) * (1 - _SLACK)
 
@@ -167,13 +167,13 @@ def mu_down(epsilon: float, delta: float, mu: float, z1: float) -> float:
 
 
 def _context(mu: float) -> Context:
-    """Enough digits for z₁, which is a difference of two numbers of the size of μ."""
+    """Return a context with enough digits for z₁, which is a difference of two numbers of the size of μ."""
     extra = max(0, math.ceil(math.log10(mu))) if mu > 0 else 0
     return Context(prec=_DIGITS + extra, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def _tradeoff(m: Decimal, e: Decimal) -> _Tradeoff:
-    """δ and its ingredients at μ = m > 0, ε = e ≥ 0."""
+    """Return δ and the terms of its derivatives at μ = m > 0, ε = e ≥ 0."""
     a, b = e / m, m / 2
     z1, z2 = a - b, a + b
     density = (-z1 * z1 / 2).exp() / _EXACT_SQRT_TWO_PI
@@ -187,7 +187,7 @@ def _tradeoff(m: Decimal, e: Decimal) -> _Tradeoff:
 
 
 def _exact_mills(z: Decimal) -> Decimal:
-    """M(z) for z ≥ 0, to at least 45 digits."""
+    """Return M(z) for z ≥ 0, to at least 45 digits."""
     if z < _MILLS_SWITCH:  # M(z) = √(π/2)·exp(z²/2) − Σ z^(2n+1)/(2n+1)!!; loses six digits at z = 5
         square = z * z
         term = total = z
@@ -205,7 +205,7 @@ def _exact_mills(z: Decimal) -> Decimal:
 
 
 def _taylor(a: Decimal, b: Decimal) -> tuple[Decimal, Decimal]:
-    """M(a − b) − M(a + b) and M(a + b) for a small b, from M' = zM − 1 and M⁽ᵏ⁺¹⁾ = zM⁽ᵏ⁾ + kM⁽ᵏ⁻¹⁾."""
+    """Return M(a − b) − M(a + b) and M(a + b) for a small b, by M' = zM − 1 and M⁽ᵏ⁺¹⁾ = zM⁽ᵏ⁾ + kM⁽ᵏ⁻¹⁾."""
     before = _exact_mills(a)
     derivative = a * before - 1
     power = b  # b^k / k!
@@ -220,17 +220,17 @@ def _taylor(a: Decimal, b: Decimal) -> tuple[Decimal, Decimal]:
 
 
 def _halley(value: Decimal, slope: Decimal, curvature: Decimal) -> Decimal:
-    """Halley's step to the root of a function with these derivatives."""
+    """Return Halley's step to the root of a function with these derivatives."""
     return -value / (slope - value * curvature / (2 * slope))
 
 
 def _leftover(z1: Decimal, rate: Decimal) -> Decimal:
-    """c such that a step s leaves an error of about c·s³: δ varies with z₁ on the scale 1/(1 + |z₁|)."""
+    """Return c such that a step s leaves an error of about c·s³: δ varies with z₁ on the scale 1/(1 + |z₁|)."""
     return (1 + z1 * z1) * rate * rate
 
 
 def _refine(step: Callable[[Decimal], tuple[Decimal, Decimal]], guess: Decimal) -> Decimal:
-    """Root, to a relative error below `_PAD`; zero when the steps lead below zero."""
+    """Return the root to a relative error below `_PAD`; zero if the steps lead below zero."""
     x = max(guess, Decimal(0))
     for _ in range(_MAX_STEPS):
         move, cubic = step(x)
@@ -239,7 +239,7 @@ def _refine(step: Callable[[Decimal], tuple[Decimal, Decimal]], guess: Decimal) 
         x = max(x + move, Decimal(0))
         if abs(move) ** 3 * cubic < x * _PAD / 100:
             return x
-    raise ArithmeticError(f"No convergence in {_MAX_STEPS} steps from {guess:.6e}: please report these arguments.")
+    raise ArithmeticError(f"The root search from {guess:.6e} did not converge. Please report these arguments.")
 
 
 def _round_up(x: Decimal) -> float:

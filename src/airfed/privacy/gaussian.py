@@ -1,14 +1,15 @@
-"""Privacy of the Gaussian mechanism: Lemma 1 of the paper and the exact trade-off, in both directions.
+"""Privacy of the Gaussian mechanism: Lemma 1 of the paper and exact Gaussian DP, in both directions.
 
-One round adds noise of standard deviation σ to a sum that one device can move by 2θ: it is exactly μ-Gaussian-DP with
-μ = 2θ/σ, and I rounds are exactly μ√I-Gaussian-DP. The exact functions round outwards: a δ or an ε is never below the
-truth, a μ never above it, and the truth is less than one double away. Hence, without any tolerance,
+One round adds noise of standard deviation σ to a sum of sensitivity 2θ (replace-one adjacency), a noise multiplier of
+σ/2θ: it is exactly μ-Gaussian-DP with μ = 2θ/σ. The composition of I rounds is exactly μ√I-Gaussian-DP. The exact
+functions round outwards: δ and ε are never below the truth, μ is never above it, and the truth is less than one double
+away. Hence, without any tolerance,
 
     gaussian_epsilon(gaussian_mu(ε, δ), δ) ≤ ε     gaussian_delta(gaussian_mu(ε, δ), ε) ≤ δ
     gaussian_mu(gaussian_epsilon(μ, δ), δ) ≥ μ     gaussian_delta(μ, gaussian_epsilon(μ, δ)) ≤ δ
 
 Arguments are μ ≥ 0 (`mu`), ε ≥ 0 (`epsilon`), δ between 0 and 1 (`delta`, the paper's ξ) and I ≥ 1 (`rounds`); all
-functions raise ValueError where one is out of its range. An evaluation takes a few tenths of a millisecond.
+functions raise ValueError if an argument is out of range. An evaluation takes a few tenths of a millisecond.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from airfed import _validate
 from airfed.privacy import _tradeoff
 
 Validity = Literal["proved", "unproven", "unsafe"]
-"""What is known of Lemma 1 at an ε: proved below 1, safe but unproven up to ε*, below the truth above it."""
+"""Validity of Lemma 1 at an ε: proved below 1, safe but unproven up to ε*, too low above ε*."""
 
 
 def classic_epsilon(mu: float, delta: float) -> float:
@@ -33,7 +37,7 @@ def classic_epsilon(mu: float, delta: float) -> float:
 
     Implements [Yan23, Lemma 1].
 
-    Deviations: none; but the figure is proved for ε < 1 only, and too low above `classic_limit`.
+    Deviations: none, but the value is proved for ε < 1 only, and too low above `classic_limit`.
     """
     _validate.non_negative(mu=mu)
     _validate.fraction(delta=delta)
@@ -41,7 +45,7 @@ def classic_epsilon(mu: float, delta: float) -> float:
 
 
 def classic_mu(epsilon: float, delta: float) -> float:
-    """Return the μ that Lemma 1 allows for (ε, δ), ε/√(2 ln(1.25/δ)), such that `classic_epsilon` of it is at most ε.
+    """Return the μ that Lemma 1 allows for (ε, δ), ε/√(2 ln(1.25/δ)); its `classic_epsilon` is at most ε.
 
     >>> round(classic_mu(2.0, 1e-3), 4)
     0.5296
@@ -58,12 +62,12 @@ def classic_mu(epsilon: float, delta: float) -> float:
 
 
 def classic_limit(delta: float) -> float:
-    """Return ε*, above which Lemma 1 under-states the privacy loss: there it agrees with the exact trade-off.
+    """Return ε*, where Lemma 1 agrees with the exact trade-off; above it, Lemma 1 understates the privacy loss.
 
     >>> [round(classic_limit(delta), 2) for delta in (1e-3, 1e-4, 1e-5, 1e-6)]
     [7.46, 7.99, 8.42, 8.78]
     """
-    from scipy.optimize import brentq  # here: it would add a third to the time of `import airfed`
+    from scipy.optimize import brentq  # lazy import: it would add a third to the time of `import airfed`
 
     _validate.fraction(delta=delta)
     delta = float(delta)
@@ -72,7 +76,7 @@ def classic_limit(delta: float) -> float:
     def excess(epsilon: float) -> float:
         return _tradeoff.log_delta(epsilon / factor, epsilon) - level
 
-    # With ε/μ fixed, δ grows with μ from 0 to 1: one sign change. Its smallest place is 3.787, at δ = 0.896.
+    # With ε/μ fixed, δ grows with μ from 0 to 1: one sign change. The smallest root is 3.787, at δ = 0.896.
     high = 2.0
     while excess(high) < 0:
         high *= 2
@@ -80,7 +84,7 @@ def classic_limit(delta: float) -> float:
 
 
 def classic_validity(epsilon: float, delta: float) -> Validity:
-    """Return what Lemma 1's figure is worth: "proved" (ε < 1), "unproven" (1 ≤ ε ≤ ε*) or "unsafe" (ε > ε*).
+    """Return the validity of Lemma 1: "proved" (ε < 1), "unproven" (1 ≤ ε ≤ ε*) or "unsafe" (ε > ε*).
 
     >>> [classic_validity(epsilon, 1e-3) for epsilon in (0.5, 2.0, 50.0)]
     ['proved', 'unproven', 'unsafe']
@@ -105,9 +109,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
-    """Return log δ(ε) of μ-Gaussian-DP in double precision: quick, and good where δ itself would underflow.
+    """Return log δ(ε) of μ-Gaussian-DP in double precision, also where δ itself would underflow.
 
-    The error is at most 1e-12 for δ ≥ 1e-200, to either side: a bound that must hold takes `gaussian_delta`.
+    The error is at most 1e-12 for δ ≥ 1e-200, to either side. Use `gaussian_delta` for guarantees.
 
     >>> round(gaussian_log_delta(0.1, 5.0), 3)
     -1258.548
@@ -119,10 +123,10 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-Gaussian-DP is (ε, δ)-DP, rounded up: never below the truth.
 
-    Zero where δ(0) ≤ δ, and infinity where ε is beyond float64 (μ above 1.8e154; no plan goes there).
+    It is zero if δ(0) ≤ δ, and infinite if ε exceeds float64 (μ above 1.8e154).
 
     >>> mu = classic_mu(50.0, 1e-3)
-    >>> round(gaussian_epsilon(mu, 1e-3), 1)  # what Lemma 1 prints as 50
+    >>> round(gaussian_epsilon(mu, 1e-3), 1)  # Lemma 1 gives 50
     127.7
     """
     _validate.non_negative(mu=mu)
@@ -131,6 +135,22 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     mu, delta = float(mu), float(delta)
     return _tradeoff.epsilon_up(mu, delta, _tradeoff.epsilon_root(mu, delta))
+
+
+def gaussian_epsilons(mus: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """Return `gaussian_epsilon` of many μ, computed once for each distinct value."""
+    distinct, inverse = np.unique(mus, return_inverse=True)
+    return np.array([gaussian_epsilon(mu, delta) for mu in distinct.tolist()])[inverse]
+
+
+def epsilon_range(mus: NDArray[np.float64], delta: float) -> dict[str, float]:
+    """Return the smallest, the median and the largest ε over the devices with μ > 0; each is the ε of a device.
+
+    >>> {name: round(epsilon, 2) for name, epsilon in epsilon_range(np.array([0.0, 0.2, 0.4, 0.5]), 1e-5).items()}
+    {'minimum': 0.73, 'median': 1.55, 'maximum': 1.99}
+    """
+    found = np.quantile(mus[mus > 0], (0.0, 0.5, 1.0), method="inverted_cdf").tolist()
+    return {name: gaussian_epsilon(mu, delta) for name, mu in zip(("minimum", "median", "maximum"), found, strict=True)}
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -146,7 +166,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def compose(mu: float, rounds: int) -> float:
-    """Return the μ of all rounds together, rounded up: the smallest double that is at least μ√I.
+    """Return the composition of I equal rounds, rounded up: the smallest double that is at least μ√I.
 
     >>> compose(0.5, 16)
     2.0
@@ -159,20 +179,20 @@ def compose(mu: float, rounds: int) -> float:
 
 
 def compose_all(mus: Iterable[float]) -> float:
-    """Return the μ of different rounds, at least one, together: the smallest double that is at least √Σμ_i².
+    """Return the composition of different rounds, rounded up: the smallest double that is at least √Σμ_i².
 
     >>> compose_all([3.0, 4.0])
     5.0
     """
     each = [float(mu) for mu in mus]
     if not each or not min(each) > 0 or not max(each) < math.inf:
-        raise ValueError("Expected the mu of at least one round, all of them positive and finite.")
-    unit = math.ulp(min(each))  # of which all are whole multiples: sums of integers are faster than those of fractions
+        raise ValueError("mus must contain the mu of at least one round, all positive and finite.")
+    unit = math.ulp(min(each))  # all are whole multiples of it: sums of integers are faster than those of fractions
     return root_up(sum(int(mu / unit) ** 2 for mu in each) * Fraction(unit) ** 2, near=math.hypot(*each))
 
 
 def root_up(square: Fraction, *, near: float | None = None) -> float:
-    """Return the smallest double that is at least the root of an exact square; `near` is close to it, where known."""
+    """Return the smallest double that is at least the root of an exact square; `near` is an approximation of it."""
     root = math.sqrt(float(square)) if near is None else near
     while root < math.inf and Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
@@ -199,5 +219,5 @@ def split(mu: float, rounds: int) -> float:
 
 
 def _classic_factor(delta: float) -> float:
-    """√(2 ln(1.25/δ)); the difference of logarithms does not overflow for a subnormal δ."""
+    """Return √(2 ln(1.25/δ)); the difference of logarithms does not overflow for a subnormal δ."""
     return math.sqrt(2 * (math.log(1.25) - math.log(delta)))

@@ -1,14 +1,16 @@
-"""What was spent: an append-only file, written before each round is transmitted.
+"""The ledger: an append-only record of the privacy and power that a training has spent.
 
-One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is
-transmitted ("charge"), marked once noise is about to be drawn for it ("sent"), and settled with the power really used
-after it ("settle"); the line of a run that has ended names its model by the digest ("model"). A charge that was never
-marked was never used, and covers the next try. Every line carries the SHA-256 of the line before it and its own
-content, so that any edit breaks the chain; the checkpoints of a run remember its last line, so that cutting lines off
-the end is noticed too. Totals are composed exactly, and only the root is rounded, upwards.
+Each line is one JSON object. The first line states the budget and the threat model ("open"). Each round is charged
+before it is transmitted ("charge"), marked before its noise is drawn ("sent"), and settled with the metered power
+afterwards ("settle"). A finished run records the digest of its model ("model"). A charge that was never marked was
+never used, and covers the next attempt. Every line contains the SHA-256 of the previous line and of its own content, so
+any edit breaks the chain. Checkpoints store the hash of the last line, so deleted lines are detected as well. The
+composition is exact; only the root is rounded, upwards.
 
-A charge is of all devices that the ledger counts, or of some devices of a fleet, which its line then names (one bit a
-device). A device that is not named spends nothing. Totals are those of the most exposed device.
+A charge applies to all devices of the ledger, or to some devices of a fleet, given by a participation mask. Other
+devices spend nothing. Where received amplitudes differ, the mask has the share of the round's μ that each device
+spends. Equal shares are written once: a later line names the first charge that has them. Totals are those of the most
+exposed device.
 """
 
 from __future__ import annotations
@@ -24,41 +26,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.privacy.chain import Chain, LedgerError, number, whole
-from airfed.privacy.exposure import Exposure, Members
-from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
+from airfed.privacy.exposure import Exposure, ParticipationMask
+from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon, gaussian_epsilons
 from airfed.problem import Budget
 
-__all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "Members"]
+__all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "ParticipationMask"]
 
-_RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
-_DERIVED: Final = ("epsilon_round", "mu_total", "epsilon_total")  # figures of a charge that follow from μ
-_KNOWN: Final = {
-    "relation": ("replace", "add_remove"),
+_RTOL: Final = 1e-12  # rounding only: plans stay within their budgets
+_DERIVED: Final = ("epsilon_round", "mu_total", "epsilon_total")  # values of a charge that follow from μ
+_CHOICES: Final = {
+    "adjacency": ("replace_one", "add_remove"),
     "scope": ("round", "total"),
     "formula": ("classic", "exact"),
     "privacy": ("simulated", "secure"),
-    "trust": ("radio", "combiner"),
+    "adversary": ("all_antennas", "combined"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One round as charged.
+    """The charge of one round.
 
     Args:
         round_index: i.
         attempt: 0 for the first transmission of the round, 1 and up for later ones with fresh noise.
-        devices: how many devices are charged: all scheduled ones, whether they answered or not.
+        devices: number of devices charged: all scheduled ones, whether they answered or not.
         alignment: θ.
-        mu: the round's Gaussian-DP parameter.
+        mu: the round's Gaussian-DP parameter, for the most exposed device.
         power_planned: [W] worst case of this round over all devices.
         epsilon_round: exact ε of this round at the budget's δ.
-        mu_total, epsilon_total: of everything charged so far, this round included, to the most exposed device.
-        power_metered: [W] really transmitted; None while the round is not settled, or where the record is private.
+        mu_total, epsilon_total: of the most exposed device, over all rounds so far including this one.
+        power_metered: [W] transmitted; None before the round is settled, or if the record is private.
         sent: whether noise was, or was about to be, drawn for it.
-        signal: digest of what was sent, where a repetition must be the very same signal.
-        run: whose round it is, in a ledger that several runs charge.
-        members: which devices are charged; None for all that the ledger counts.
+        signal: digest of the signal, if a repetition must have the same bits.
+        run: the run of this round, in a shared ledger.
+        mask: the devices charged, with the share of `mu` that each spends; None for all devices of the ledger.
     """
 
     round_index: int
@@ -74,36 +76,37 @@ class Charge:
     sent: bool = False
     signal: str = ""
     run: str = ""
-    members: Members | None = None
+    mask: ParticipationMask | None = None
 
 
 class BudgetExhausted(ValueError):
-    """The next round would exceed a budget; the message says what is left and what to change."""
+    """The next round would exceed a budget."""
 
 
 @dataclass(kw_only=True)
 class Ledger(Chain):
-    """An open ledger. `create` a new one, `load` an old one; `charge` before and `settle` after each round."""
+    """An open ledger: `charge` before and `settle` after each round. `create` or `load` one."""
 
     header: dict[str, Any]
     charges: list[Charge] = field(default_factory=list)
-    model: str = ""  # SHA-256 of the trained model's file, once it has been named
+    model: str = ""  # SHA-256 of the trained model's file, once it is recorded
     _spent: Exposure = field(default_factory=Exposure, repr=False)  # Σμ²
     _latest: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)  # (run, round) -> its latest charge
+    _shared: dict[ParticipationMask, int] = field(default_factory=dict, repr=False)  # with shares -> its first charge
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> Ledger:
-        """Start a ledger; `header` says what is counted. Raises FileExistsError where there is one already."""
+        """Create a ledger with its header, the first line. Raises FileExistsError if the file exists."""
         ledger = cls(path=path, header=header)
         ledger._start({"kind": "open", **header})
         return ledger
 
     @classmethod
     def load(cls, path: Path, *, repair: bool = False) -> Ledger:
-        """Read and verify a ledger; with `repair` a last line that a crash left half-written is passed over.
+        """Read and verify a ledger; `repair` ignores a half-written last line.
 
         Raises:
-            LedgerError: a line was edited, removed, reordered or is not a ledger line; the message names it.
+            LedgerError: a line was edited, removed, reordered or is not a ledger line.
         """
         ledger = cls(path=path, header={})
         ledger._read(repair=repair)
@@ -111,33 +114,33 @@ class Ledger(Chain):
 
     @classmethod
     def resume(cls, path: Path, header: dict[str, Any]) -> Ledger:
-        """Go on with a ledger; where there is none, start it.
+        """Return the ledger at a path, which must have this header, or create it.
 
         Raises:
-            LedgerError: it was tampered with, or counts something else than `header` says.
+            LedgerError: the ledger was changed, or its header differs from `header`.
         """
         if not path.exists():
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
         expected, found = json.loads(json.dumps(header)), ledger.header
-        names = sorted((expected.keys() | found.keys()) - {"scenario"})  # a name may change
+        names = sorted((expected.keys() | found.keys()) - {"scenario"})  # the scenario may be renamed
         if other := [name for name in names if expected.get(name) != found.get(name)]:
-            raise LedgerError(f"{path}: its first line is not that of this run ({', '.join(other)}).")
+            raise LedgerError(f"{path}: this ledger belongs to another plan ({', '.join(other)} differ).")
         return ledger
 
     @property
     def rounds(self) -> int:
-        """How many transmissions were charged."""
+        """The number of charges."""
         return len(self.charges)
 
     @property
     def mu_total(self) -> float:
-        """√Σμ², rounded up: the Gaussian-DP parameter of everything charged so far to the most exposed device."""
+        """μ in total, √Σμ² rounded up: the Gaussian-DP parameter of all charges to the most exposed device."""
         return self._spent.most_exposed()[1]
 
     @property
     def epsilon_total(self) -> float:
-        """Exact ε of everything charged so far to the most exposed device, at the budget's δ."""
+        """Exact ε of all charges to the most exposed device, at the budget's δ."""
         return self.charges[-1].epsilon_total if self.charges else 0.0
 
     @property
@@ -147,7 +150,7 @@ class Ledger(Chain):
 
     @property
     def power_metered(self) -> float | None:
-        """[W] really transmitted in the rounds settled so far; None where none of them is metered."""
+        """[W] transmitted in the rounds settled so far; None if no round is metered."""
         metered = [charge.power_metered for charge in self.charges if charge.power_metered is not None]
         return math.fsum(metered) if metered else None
 
@@ -157,32 +160,30 @@ class Ledger(Chain):
         return None if position is None else self.charges[position]
 
     def latest(self, round_index: int, *, run: str = "") -> Charge:
-        """Return the latest charge of a round; raises LedgerError where it was never charged."""
+        """Return the latest charge of a round; raises LedgerError if there is none."""
         charge = self.find(round_index, run=run)
         if charge is None:
-            raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
+            raise LedgerError(f"{self.path}: round {round_index + 1} was not charged.")
         return charge
 
     @property
     def num_devices(self) -> int | None:
-        """N, where charges are of some devices of a fleet; None while every charge is of everybody."""
+        """N, if rounds are charged to some devices of a fleet; None while every charge is to all devices."""
         return self._spent.num_devices
 
     def device_mus(self) -> NDArray[np.float64]:
-        """Return √Σμ² of everything charged so far to each device, rounded up, (N,); the largest is `mu_total`.
+        """Return μ in total of each device, √Σμ² rounded up, (N,); the largest is `mu_total`.
 
         Raises:
-            ValueError: every charge is of all devices (`num_devices` is None), so that none was counted.
+            ValueError: every charge is to all devices (`num_devices` is None), so devices were not counted.
         """
         return self._spent.mus()
 
     def device_epsilons(self) -> NDArray[np.float64]:
-        """Return exact ε of everything charged so far to each device, (N,): half a millisecond for each different μ."""
-        different, places = np.unique(self.device_mus(), return_inverse=True)
-        epsilons = [gaussian_epsilon(mu, self.header["delta"]) for mu in different.tolist()]
-        return np.array(epsilons)[places]
+        """Return the exact ε of all charges to each device, (N,)."""
+        return gaussian_epsilons(self.device_mus(), self.header["delta"])
 
-    def check(self, budget: Budget, *, mu: float, power: float, members: Members | None = None) -> None:
+    def check(self, budget: Budget, *, mu: float, power: float, mask: ParticipationMask | None = None) -> None:
         """Raise BudgetExhausted unless one more round of the given μ and planned power [W] fits the budget."""
         spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
@@ -192,26 +193,26 @@ class Ledger(Chain):
                 "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
         if budget.scope == "total":
-            self.check_total(budget.epsilon, mu=mu, members=members)
+            self.check_total(budget.epsilon, mu=mu, mask=mask)
             return
         each = (classic_epsilon if budget.formula == "classic" else gaussian_epsilon)(mu, budget.delta)
         if each > budget.epsilon * (1 + _RTOL):
             raise BudgetExhausted(
-                f"The next round would cost ε = {each:.4g} at δ = {budget.delta:g}, and a round may cost "
-                f"{budget.epsilon:g}. Raise budget.epsilon, or plan a smaller alignment."
+                f"The next round would cost ε = {each:.4g} at δ = {budget.delta:g}, but the budget is "
+                f"{budget.epsilon:g} a round. Raise budget.epsilon, or plan a smaller alignment."
             )
 
-    def check_total(self, epsilon: float, *, mu: float, members: Members | None = None) -> None:
-        """Raise BudgetExhausted unless everything charged so far and one more round of the given μ stay within ε.
+    def check_total(self, epsilon: float, *, mu: float, mask: ParticipationMask | None = None) -> None:
+        """Raise BudgetExhausted unless the composition of all charges and one more round of the given μ is within ε.
 
-        The most exposed of the devices that would be charged counts: others may have spent more before.
+        Only the devices that would be charged count: others may have spent more.
         """
         delta = self.header["delta"]
-        device, after_mu = self._after(mu, members).most_exposed(members)
+        device, after_mu = self._after(mu, mask).most_exposed(mask)
         after = gaussian_epsilon(after_mu, delta)
         if after > epsilon * (1 + _RTOL):
             whose = "" if device is None else f" of device {device}"
-            now = gaussian_epsilon(self._spent.most_exposed(members)[1], delta)
+            now = gaussian_epsilon(self._spent.most_exposed(mask)[1], delta)
             raise BudgetExhausted(
                 f"The privacy budget{whose} is spent after {self._counted()}: ε is {now:.4g} of "
                 f"{epsilon:g} at δ = {delta:g}, and the next round would make it {after:.4g}. "
@@ -228,27 +229,29 @@ class Ledger(Chain):
         power: float,
         within: Budget | float | None = None,
         run: str = "",
-        members: Members | None = None,
+        mask: ParticipationMask | None = None,
     ) -> Charge:
-        """Write down a round that is about to be transmitted; on return it is on the disk.
+        """Charge a round before it is transmitted, and flush the line to the disk.
 
         Args:
-            round_index, devices, alignment, mu, power, run, members: as in `Charge`; in a shared ledger a device
-                has the same number in every run.
-            within: the budget that must allow it, or the ε of all rounds together; whatever other processes have
-                charged to the file counts.
+            round_index, devices, alignment, mu, power, run, mask: as in `Charge`; in a shared ledger a device has the
+                same index in every run.
+            within: the budget that must allow the round, or the ε of all rounds together. Charges by other processes
+                count.
 
         Raises:
-            BudgetExhausted: it does not fit; nothing is written.
-            LedgerError: the file is not the one that was read, or counts another fleet.
+            BudgetExhausted: the round exceeds the budget; nothing is written.
+            LedgerError: the file was replaced, or belongs to another fleet.
         """
-        if members is not None and members.count != devices:
-            raise ValueError(f"Expected devices={devices} members; got {members.count}.")
+        if mask is not None and mask.count != devices:
+            raise ValueError(f"devices must be the number of devices in mask, {mask.count}, got {devices}.")
         with self._exclusive() as stream:
             if isinstance(within, Budget):
-                self.check(within, mu=mu, power=power, members=members)
+                self.check(within, mu=mu, power=power, mask=mask)
             elif within is not None:
-                self.check_total(within, mu=mu, members=members)
+                self.check_total(within, mu=mu, mask=mask)
+            if mask is not None and mask in self._shared:
+                mask = self.charges[self._shared[mask]].mask  # one copy in memory
             earlier = self.find(round_index, run=run)
             charge, after = self._charged(
                 round_index=round_index,
@@ -258,61 +261,85 @@ class Ledger(Chain):
                 mu=mu,
                 power_planned=power,
                 run=run,
-                members=members,
+                mask=mask,
             )
-            who = {} if members is None else {"members": members.text, "num_devices": members.num_devices}
-            figures = ("attempt", "devices", "alignment", "mu", "power_planned", *_DERIVED)
-            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in figures} | who))
+            masked = {} if mask is None else self._masked(mask)
+            names = ("attempt", "devices", "alignment", "mu", "power_planned", *_DERIVED)
+            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in names} | masked))
             self._enter(charge, after)
             return charge
 
     def mark_sent(self, round_index: int, signal: str = "", *, run: str = "") -> None:
-        """Write down that noise is about to be drawn for a charged round; on return it is on the disk."""
+        """Mark a charged round before its noise is drawn, and flush the line to the disk."""
         with self._exclusive() as stream:
             charge = self.latest(round_index, run=run)
             self._append(stream, _entry("sent", charge, {"signal": signal} if signal else {}))
             self._mark(round_index, run, sent=True, signal=signal)
 
     def settle(self, round_index: int, power_metered: float | None, *, run: str = "") -> None:
-        """Write down what a charged round really transmitted [W]; a repeated round must repeat the figure.
+        """Record the power [W] that a charged round has transmitted; a repeated round must repeat the value.
 
-        None keeps the figure, which depends on the data, out of the ledger.
+        None keeps the value, which depends on the data, out of the ledger.
         """
         charge = self.latest(round_index, run=run)
         if power_metered is None or power_metered == charge.power_metered:
             return
         if charge.power_metered is not None:
             raise LedgerError(
-                f"{self.path}: round {round_index + 1} was transmitted with {charge.power_metered!r} W before, and "
-                f"with {power_metered!r} W now: this is not the same run."
+                f"{self.path}: round {round_index + 1} was transmitted with {charge.power_metered!r} W before and "
+                f"with {power_metered!r} W now. This is not the same run."
             )
         with self._exclusive() as stream:
             self._append(stream, _entry("settle", charge, {"power_metered": power_metered}))
             self._mark(round_index, run, power_metered=power_metered)
 
     def name_model(self, digest: str) -> None:
-        """Write down the SHA-256 of the trained model's file, unless it is there; on return it is on the disk."""
+        """Record the SHA-256 of the trained model's file, unless it is recorded, and flush the line to the disk."""
         if digest != self.model:
             with self._exclusive() as stream:
                 self._append(stream, {"kind": "model", "sha256": digest})
                 self.model = digest
 
+    def _masked(self, mask: ParticipationMask) -> dict[str, Any]:
+        """Return the entries of a charge's line for its mask; shares of an earlier charge are named by its number."""
+        content: dict[str, Any] = {"mask": mask.text, "num_devices": mask.num_devices}
+        if mask.shares:
+            first = self._shared.get(mask)
+            content["shares"] = mask.shares_text if first is None else first
+        return content
+
+    def _mask(self, entry: dict[str, Any]) -> ParticipationMask | None:
+        """Return the mask of a line, None for all devices; raises KeyError, TypeError or ValueError if invalid."""
+        if not {"mask", "num_devices", "shares"} & entry.keys():
+            return None
+        shares, num_devices = entry.get("shares", ""), whole(entry, "num_devices")
+        mask = ParticipationMask.parse(entry["mask"], num_devices, shares if isinstance(shares, str) else "")
+        if not isinstance(shares, str):
+            first = whole(entry, "shares")
+            found = self.charges[first].mask if first < self.rounds else None
+            if found is None or not found.shares or (found.num_devices, found.bits) != (num_devices, mask.bits):
+                raise ValueError
+            mask = found
+        if mask.count != entry["devices"]:
+            raise ValueError
+        return mask
+
     def _counted(self) -> str:
         return f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
 
-    def _after(self, mu: float, members: Members | None) -> Exposure:
-        """What has been spent once one more round is charged, by the line that comes next."""
-        if members is not None and self.num_devices not in (None, members.num_devices):
+    def _after(self, mu: float, mask: ParticipationMask | None) -> Exposure:
+        """Return the exposure after one more round, charged by the next line."""
+        if mask is not None and self.num_devices not in (None, mask.num_devices):
             raise LedgerError(
-                f"{self.path}: it counts {self.num_devices} devices, and line {self._number + 1} would be about "
-                f"{members.num_devices}."
+                f"{self.path}: the fleet has {self.num_devices} devices, but line {self._number + 1} charges one of "
+                f"{mask.num_devices}."
             )
-        return self._spent.plus(mu, members)
+        return self._spent.plus(mu, mask)
 
-    def _charged(self, mu: float, members: Members | None = None, **rest: Any) -> tuple[Charge, Exposure]:
-        """The charge with everything that follows from it and the charges before, and what is spent then."""
+    def _charged(self, mu: float, mask: ParticipationMask | None = None, **rest: Any) -> tuple[Charge, Exposure]:
+        """Return the charge with its derived values, and the exposure after it."""
         delta = self.header["delta"]
-        after = self._after(mu, members)
+        after = self._after(mu, mask)
         total = after.most_exposed()[1]
         last = self.charges[-1] if self.charges else None
         charge = Charge(
@@ -320,13 +347,15 @@ class Ledger(Chain):
             epsilon_round=last.epsilon_round if last is not None and last.mu == mu else gaussian_epsilon(mu, delta),
             mu_total=total,
             epsilon_total=gaussian_epsilon(total, delta),
-            members=members,
+            mask=mask,
             **rest,
         )
         return charge, after
 
     def _enter(self, charge: Charge, after: Exposure) -> None:
         self._latest[charge.run, charge.round_index] = len(self.charges)
+        if charge.mask is not None and charge.mask.shares:
+            self._shared.setdefault(charge.mask, len(self.charges))
         self.charges.append(charge)
         self._spent = after
 
@@ -352,16 +381,16 @@ class Ledger(Chain):
         elif kind == "sent":
             self._mark(round_index, run, sent=True, signal=str(entry.get("signal", "")))
         else:
-            raise LedgerError(f"{self.path}: line {self._number + 1} is of the unknown kind {kind!r}.")
+            raise LedgerError(f"{self.path}: line {self._number + 1} is of unknown kind {kind!r}.")
 
     def _replayed(self, entry: dict[str, Any], round_index: int, run: str) -> tuple[Charge, Exposure]:
-        """The charge of a line, whose figures must follow from the rounds so far, and what is spent then."""
+        """Return the charge of a line, whose derived values must follow from the rounds so far, and the exposure."""
         charge, after = self._charged(
             round_index=round_index,
             **{name: whole(entry, name) for name in ("attempt", "devices")},
             **{name: number(entry, name) for name in ("alignment", "mu", "power_planned")},
             run=run,
-            members=_members(entry),
+            mask=self._mask(entry),
         )
         for name in _DERIVED:
             if not math.isclose(number(entry, name), getattr(charge, name), rel_tol=_RTOL):
@@ -372,26 +401,16 @@ class Ledger(Chain):
 
 
 def _check_header(header: dict[str, Any]) -> None:
-    """Raise where what is counted, or against which budget, is nothing that a ledger could have been opened with."""
-    positive = {"epsilon", "total_power", "noise_std", "amplification", "mu_round"} & header.keys()
-    fine = 0.0 < number(header, "delta") < 1.0 and all(number(header, name) > 0 for name in positive)
-    for name in {"spent", "estimation_error", "estimation_failure"} & header.keys():
+    """Raise ValueError if a value of the header is out of range."""
+    positive = {"epsilon", "total_power", "noise_std", "noise_std_lower", "amplification", "mu_round"} & header.keys()
+    valid = 0.0 < number(header, "delta") < 1.0 and all(number(header, name) > 0 for name in positive)
+    for name in {"spent", "csi_error", "csi_failure", "noise_failure"} & header.keys():
         number(header, name)
-    fine &= "antennas" not in header or whole(header, "antennas") > 0
-    if not fine or any(header[name] not in _KNOWN[name] for name in _KNOWN.keys() & header.keys()):
+    valid &= "antennas" not in header or whole(header, "antennas") > 0
+    if not valid or any(header[name] not in _CHOICES[name] for name in _CHOICES.keys() & header.keys()):
         raise ValueError
-
-
-def _members(entry: dict[str, Any]) -> Members | None:
-    """Which devices a line charges, None for all; raises KeyError, TypeError or ValueError if it is wrong."""
-    if not {"members", "num_devices"} & entry.keys():
-        return None
-    members = Members.parse(entry["members"], whole(entry, "num_devices"))
-    if members.count != entry["devices"]:
-        raise ValueError
-    return members
 
 
 def _entry(kind: str, charge: Charge, values: dict[str, Any]) -> dict[str, Any]:
-    """What a line about a charge says."""
+    """Return the content of a line about a charge."""
     return {"kind": kind, "round": charge.round_index, **values, **({"run": charge.run} if charge.run else {})}

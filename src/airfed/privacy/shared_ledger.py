@@ -1,8 +1,8 @@
-"""A shared ledger: one file that all trainings on the same data charge, whatever their directory, seed or policy.
+"""A shared ledger: one file to which all trainings on the same data are charged.
 
-A run's own ledger counts that run. Whoever trains twice on the same data has spent both: μ² adds up. With
-`[budget] account = "FILE"` every round of every run is charged to that file as well, before it is transmitted, and a
-new plan gets what is left of the budget (ε, δ), which then covers all of them together.
+The ledger of a run covers that run only. Two trainings on the same data compose: μ² adds up. With
+`[budget] shared_ledger = "FILE"` every round of every run is also charged to that file before it is transmitted. A new
+plan uses the rest of the budget (ε, δ), which then covers all trainings together.
 """
 
 from __future__ import annotations
@@ -11,57 +11,56 @@ from pathlib import Path
 from typing import Any
 
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.problem import Budget, Trust
+from airfed.problem import Adversary, Budget
 
 
-def open_account(path: Path, budget: Budget, trust: Trust = "radio") -> Ledger:
-    """Return the shared ledger at a path; where there is none, it is opened with the budget.
+def open_shared_ledger(path: Path, budget: Budget, adversary: Adversary = "all_antennas") -> Ledger:
+    """Return the shared ledger at a path; a new one is opened with the budget.
 
     Args:
         path: the file.
-        budget: what all trainings together may spend.
-        trust: the adversary of a training with several antennas. A ledger that was opened with trust in the combiner
-            says so, and takes any other claim too: they are larger. No other takes such a claim.
+        budget: the budget of all trainings together.
+        adversary: the adversary of a training with several antennas. A ledger opened with "combined" accepts both
+            claims, since the other one is stronger. A ledger opened with "all_antennas" does not accept "combined".
 
     Raises:
-        LedgerError: it was tampered with, or counts towards another budget, or against an adversary that sees more.
+        LedgerError: the file was changed, has another budget, or its adversary is stronger.
     """
     try:
-        return Ledger.create(path, _header(budget, trust))
+        return Ledger.create(path, _header(budget, adversary))
     except FileExistsError:
-        return _checked(path, budget, trust)
+        return _checked(path, budget, adversary)
 
 
-def spent(path: Path, budget: Budget, trust: Trust = "radio") -> float:
-    """Return μ of all that was charged to the shared ledger so far; 0 where there is none. Raises as `open_account`."""
+def spent(path: Path, budget: Budget, adversary: Adversary = "all_antennas") -> float:
+    """Return μ in total of a shared ledger; 0 if there is none. Raises like `open_shared_ledger`."""
     try:
-        path.lstat()  # a link counts, wherever it leads
+        path.lstat()  # a dangling symbolic link counts as a file
     except FileNotFoundError:
         return 0.0
     except OSError as error:
         raise LedgerError(f"Cannot read {path}: {error.strerror}.") from None
-    return _checked(path, budget, trust).mu_total
+    return _checked(path, budget, adversary).mu_total
 
 
-def _header(budget: Budget, trust: Trust) -> dict[str, Any]:
-    named = {"relation": budget.relation, "epsilon": budget.epsilon, "delta": budget.delta}
-    claim = {"trust": trust} if trust == "combiner" else {}
-    return {"account": True, "unit": "device", **named, "scope": "total", "formula": "exact", **claim}
+def _header(budget: Budget, adversary: Adversary) -> dict[str, Any]:
+    named = {"adjacency": budget.adjacency, "epsilon": budget.epsilon, "delta": budget.delta}
+    claim = {"adversary": adversary} if adversary == "combined" else {}
+    return {"shared_ledger": True, "unit": "device", **named, "scope": "total", "formula": "exact", **claim}
 
 
-def _checked(path: Path, budget: Budget, trust: Trust) -> Ledger:
+def _checked(path: Path, budget: Budget, adversary: Adversary) -> Ledger:
     ledger = Ledger.load(path, repair=True)
-    if not ledger.header.get("account"):
-        raise LedgerError(f"Expected an account at {path}; this is the ledger of one training.")
-    if trust == "combiner" and ledger.header.get("trust") != trust:
+    if not ledger.header.get("shared_ledger"):
+        raise LedgerError(f"{path} is not a shared ledger but the ledger of one training.")
+    if adversary == "combined" and ledger.header.get("adversary") != adversary:
         raise LedgerError(
-            f'Expected link.trust = "radio" with the account {path}: its ε holds against a server that keeps every '
-            "antenna's signal, and this training's would not. Give it an account of its own."
+            f'link.adversary must be "all_antennas" with the shared ledger {path}, got "combined". Its ε holds against '
+            "a server that keeps every antenna's signal. Use another shared ledger for this training."
         )
-    for name, value in _header(budget, "radio").items():
+    for name, value in _header(budget, "all_antennas").items():
         if ledger.header.get(name) != value:
             raise LedgerError(
-                f"Expected budget.{name} = {ledger.header.get(name)!r}, with which the account {path} was opened; "
-                f"got {value!r}."
+                f"budget.{name} must be {ledger.header.get(name)!r}, as in the shared ledger {path}; got {value!r}."
             )
     return ledger

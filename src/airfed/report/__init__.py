@@ -1,4 +1,4 @@
-"""Records of runs -> one self-contained HTML page that opens offline."""
+"""Render records of runs as one self-contained HTML page that opens offline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from airfed._disk import write_whole
+from airfed._disk import write_atomic
 from airfed.plotting import colours, figure, series
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
@@ -31,14 +31,14 @@ _DARK: Final = (
 
 
 class ReportError(ValueError):
-    """A run directory cannot be reported on; the message is the user's."""
+    """A report cannot be made of a run directory; the message is for the user."""
 
 
 def read_run(path: Path) -> Run:
     """Return the run in a directory.
 
     Raises:
-        ReportError: it is no run, is damaged or was changed, or has no round yet; the message says which.
+        ReportError: the directory contains no run, a damaged or changed one, or one without a round.
     """
     try:
         run = Run.open(path).checked()
@@ -56,15 +56,15 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
         ReportError: there is no run, or the file cannot be written.
     """
     if not runs:
-        raise ReportError("Expected at least one complete run to report on.")
+        raise ReportError("A report needs at least one complete run.")
     try:
-        write_whole(out, render(runs).encode())
+        write_atomic(out, render(runs).encode())
     except OSError as error:
         raise ReportError(f"Cannot write {out}: {error.strerror}.") from None
 
 
 def render(runs: Sequence[Run]) -> str:
-    """Return the page as text: everything inside, nothing fetched."""
+    """Return the page as text; it loads no other file."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = phrases.number
     environment.globals["phrases"] = phrases
@@ -72,44 +72,44 @@ def render(runs: Sequence[Run]) -> str:
     template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
     script = own.joinpath("page.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    runs = sorted(series.distinct(runs), key=lambda run: run.place)
+    runs = sorted(series.distinct(runs), key=lambda run: run.sort_key)
     groups = series.groups(runs)
-    first = [members[0] for members in groups.values()]  # the pictures of one seed stand for the others
-    labels = {run.ledger.head: label for label, members in groups.items() for run in members}
-    shown = [labels[run.ledger.head] for run in runs]
-    bases = dict.fromkeys((label, phrases.privacy_basis(run.plan)) for run, label in zip(runs, shown, strict=True))
+    first = [group[0] for group in groups.values()]  # plans are drawn for one seed of each group
+    by_ledger = {run.ledger.head: label for label, group in groups.items() for run in group}
+    labels = [by_ledger[run.ledger.head] for run in runs]
+    bases = dict.fromkeys((label, phrases.privacy_basis(run.plan)) for run, label in zip(runs, labels, strict=True))
     return template.render(
         tasks=series.tasks(runs),
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
         script=Markup(script),  # noqa: S704
-        script_hash=f"sha256-{digest}",  # a browser runs this script and no other
+        script_hash=f"sha256-{digest}",  # the browser runs no other script
         style=Markup(colours.stylesheet(_DARK)),  # noqa: S704
-        runs=[_facts(run, label, drawn=run in first) for run, label in zip(runs, shown, strict=True)],
+        runs=[_facts(run, label, drawn=run in first) for run, label in zip(runs, labels, strict=True)],
         bases=list(bases),
-        bounds={label: members[0].plan.bound for label, members in groups.items()},
+        bounds={label: group[0].plan.bound for label, group in groups.items()},
+        predicted=any(run.plan.prediction for run in runs),
         longest=max(run.plan.bound.total for run in runs),
         training=_drawn(figure.run_panels(runs), "training"),
     )
 
 
-def _drawn(panels: Mapping[str, figure.Draw], place: str) -> list[dict[str, Any]]:
-    """Charts with their titles, as markup; `place` tells the ids of their parts apart."""
-    return [
-        {
-            "title": title,
-            "tall": title == figure.MAP,
-            "svg": Markup(figure.svg(draw, title, height=540 if title == figure.MAP else 240, salt=f"{place} {title}")),  # noqa: S704
-        }
-        for title, draw in panels.items()
-    ]
+def _drawn(panels: Mapping[str, figure.Draw], salt: str) -> list[dict[str, Any]]:
+    """Return charts with their titles, as markup; `salt` makes the ids of their parts unique."""
+    tall = 540 if len(panels) == 5 else 800  # of the power map: two or three rows of the page
+    charts = []
+    for title, draw in panels.items():
+        height = tall if title == figure.MAP else 240
+        drawn = Markup(figure.svg(draw, title, height=height, salt=f"{salt} {title}"))  # noqa: S704
+        charts.append({"title": title, "tall": title == figure.MAP, "svg": drawn})
+    return charts
 
 
 def _plan_panels(run: Run) -> dict[str, figure.Draw]:
-    """The charts of the run's plan, and of its devices where their powers were recorded."""
+    """Return the charts of the run's plan, and of its devices where their powers were recorded."""
     plan, curve = run.plan, None
     if not series.round_by_round(plan):
-        with suppress(InfeasibleError, ScenarioError):  # a policy may break limits; a surrogate's file may have gone
-            curve = series.over_rounds(plan, run.scenario.response if plan.objective == "measured" else None)
+        with suppress(InfeasibleError, ScenarioError):  # a policy may break limits; a surrogate's file may be missing
+            curve = series.over_rounds(plan, run.scenario.surrogate if plan.objective == "accuracy" else None)
     panels = figure.plan_panels(plan, curve)
     if run.devices:
         panels["power per device over the run [W]"] = partial(figure.plot_devices, rows=run.devices)
@@ -117,10 +117,10 @@ def _plan_panels(run: Run) -> dict[str, figure.Draw]:
 
 
 def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
-    """What the page reads of one run, and pictures of its plan where they are `drawn`."""
+    """Return the values that the page shows of one run, and charts of its plan where they are `drawn`."""
     plan, ledger = run.plan, run.ledger
     least, largest = (phrases.number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
-    said = (phrases.decision_sentence(plan), phrases.method_sentence(plan), phrases.expectation(plan))
+    sentences = (phrases.schedule_sentence(plan), phrases.method_sentence(plan), phrases.expected_accuracy(plan))
     return {
         "label": label,
         "scenario": run.scenario,
@@ -129,8 +129,8 @@ def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
         "final": run.final,
         "ledger": ledger,
         "rounds": len(run.rounds),
-        "sentence": " ".join(filter(None, said)),
-        "held": f"θ = {largest}" if least == largest else f"θ, {least} to {largest}, if all grew together",
+        "sentence": " ".join(filter(None, sentences)),
+        "alignment": f"θ = {largest}" if least == largest else f"θ = {least} to {largest}, scaled together",
         "one_round": "one round" if plan.constant else "most exposed round",
         "epsilon_round": plan.epsilon_round if plan.private else math.inf,
         "epsilon_total": ledger.epsilon_total if plan.private else math.inf,

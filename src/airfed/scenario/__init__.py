@@ -1,4 +1,4 @@
-"""TOML -> Problem: scenarios, their tables, errors and the commented template."""
+"""Scenarios: TOML schema, units, template and presets; Scenario -> Problem."""
 
 from airfed.channel import Rayleigh as RayleighChannel
 from airfed.keys import ScenarioError

@@ -1,4 +1,4 @@
-"""A scenario: what is there and what is wanted, read from TOML and turned into a `Problem` and a plan."""
+"""A scenario: devices, channel, budgets and learning task, read from TOML and turned into a `Problem` and a plan."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
@@ -14,12 +15,14 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from airfed import _files, policies
+from airfed.antennas import whitened
 from airfed.channel import ChannelModel
 from airfed.keys import Control, Key, Name, ScenarioError, Section, Seed, sentence
-from airfed.planning import Plan, Policy, Response, Settings, predicted
+from airfed.planning import Plan, Policy, Settings, Surrogate, predicted
+from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.privacy import shared_ledger
-from airfed.problem import Fleet, Link, Problem, Trust
-from airfed.scenario import learning_section
+from airfed.problem import Adversary, Fleet, InfeasibleError, Link, Problem
+from airfed.scenario import candidates, learning_section
 from airfed.scenario.learning_section import DATASET_SHAPES, LearningSection, user_code
 from airfed.scenario.sections import (
     ANTENNAS,
@@ -36,31 +39,32 @@ from airfed.scenario.sections import (
 if TYPE_CHECKING:
     from airfed.audit import Audit
 
-_MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
-_LATER: Final = {
+_MAX_DEVICES = 2**48  # beyond any memory; above it NumPy raises another error
+_ADDED_KEYS: Final = {
     "channel": (
-        *("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
+        *("coherence_rounds", "correlation", "common_shadowing_db", "shadowing_coherence_rounds"),
         *("angle_spread", "sector", "antenna_spacing"),
     ),
-    "budget": ("device_power", "air_time"),
-    "learning": ("images", "network", "ridge"),
-    "link": (*PHYSICS, *ANTENNAS),
-}  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
+    "fleet": ("peak_power_per_symbol",),
+    "budget": ("device_power", "device_energy", "air_time"),
+    "learning": ("images", "validation_images", "network", "ridge", "adaptive_clipping", "candidates", "train"),
+    "link": (*PHYSICS, *ANTENNAS, "iq", "noise_std_lower", "noise_failure", "noise_covariance"),
+}  # keys added after the first release; left out of the digest at their defaults, which keeps the noise of a seed
 
 
 class Scenario(Section):
-    """A checked scenario. `folder` is where relative paths in it start.
+    """A validated scenario; paths in it are relative to `folder`.
 
-    >>> from airfed.scenario import load, worlds
-    >>> load(worlds.FOLDER / "yan.toml").override({"fleet.num_devices": 7}).problem().fleet.num_devices
+    >>> from airfed.scenario import load, presets
+    >>> load(presets.FOLDER / "yan.toml").override({"fleet.num_devices": 7}).problem().fleet.num_devices
     7
     """
 
-    name: Annotated[Name, Key("what tables and reports call it")] = "scenario"
+    name: Annotated[Name, Key("name in tables and reports")] = "scenario"
     seed: Annotated[
         Seed,
-        Key("one seed for channels, data, initial model, policy and noise"),
-        Control("Seed of the draw", 1, 1000, "count"),
+        Key("seed of channels, data, initial model, policy and noise"),
+        Control("Seed", 1, 1000, "count"),
     ] = 0
     fleet: FleetSection
     channel: Channel
@@ -73,131 +77,176 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _check_antennas(self) -> Self:
-        if self.link.antennas > 1 and self.channel.estimation_error:
+        if self.link.antennas > 1 and self.channel.csi_error:
             raise ValueError(
-                f"Expected channel.estimation_error=0 with link.antennas={self.link.antennas}, got "
-                f"{self.channel.estimation_error:g}: what errors do to combined channels is not accounted for."
+                f"channel.csi_error must be 0 with link.antennas={self.link.antennas}, got {self.channel.csi_error:g}: "
+                "the privacy accounting does not cover CSI error after beamforming."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_clipping(self) -> Self:
+        policy = self.policy
+        for key in ("surrogate", "clip_norm"):
+            if self.learning.adaptive_clipping is not None and getattr(policy, key) is not None:
+                raise ValueError(
+                    f"policy.{key} must not be set with [learning.adaptive_clipping]: a surrogate has fixed ϖ."
+                )
+        if self.learning.adaptive_clipping is not None and policy.objective == "accuracy":
+            raise ValueError(
+                'policy.objective must be "bound" with [learning.adaptive_clipping], got "accuracy": a surrogate is '
+                "measured with fixed clipping norms. Set policy.rounds to choose I yourself."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_units(self) -> Self:
+        if self.channel.model == "path_loss" and self.link.noise_std is None and self.fleet.peak_power is not None:
+            raise ValueError(
+                "Is fleet.peak_power that of a symbol or of a whole upload? With path loss and thermal noise set "
+                "fleet.peak_power_per_symbol = P, the power of the radio; an upload of S symbols has peak_power = S·P, "
+                "with S = d/2 (link.iq = true) or d."
+            )
+        if self.budget.device_energy is not None and self.link.bandwidth is None:
+            raise ValueError("budget.device_energy needs link.bandwidth: a symbol lasts 1/B seconds.")
         return self
 
     @property
     def num_devices(self) -> int:
-        """N, from [fleet], from the list of gains or peak powers, or from the file of gains."""
+        """N: fleet.num_devices, or the length of the list or file of gains, or of the list of peak powers."""
         if self.fleet.num_devices is not None:
             return self.fleet.num_devices
-        if (gains := self.received.num_gains) is not None:
+        if (gains := self.channel_model.num_gains) is not None:
             return gains
-        if isinstance(self.fleet.peak_power, list):
-            return len(self.fleet.peak_power)
+        if isinstance(self.fleet.power, list):
+            return len(self.fleet.power)
         raise ScenarioError("Missing key fleet.num_devices: expected a whole number >= 1.")
 
     @property
     def dimension(self) -> int:
-        """d: the key, or the size of the model on its data, for which the user's own model is made."""
+        """d: learning.dimension, or the number of parameters of the model; a user's model is built for it."""
         return learning_section.dimension_of(self)
 
     @property
-    def account_path(self) -> Path | None:
-        """The account that this scenario's trainings are charged to, if it names one."""
-        return None if self.budget.account is None else self.folder / self.budget.account
+    def shared_ledger_path(self) -> Path | None:
+        """Path of the shared ledger, if the scenario names one."""
+        return None if self.budget.shared_ledger is None else self.folder / self.budget.shared_ledger
 
-    def account_spent(self) -> float:
-        """Return μ that earlier trainings have charged to the account; 0 without one."""
-        trust: Trust = self.link.trust if self.link.antennas > 1 else "radio"
-        return 0.0 if self.account_path is None else shared_ledger.spent(self.account_path, self.budget.build(), trust)
+    def shared_ledger_spent(self) -> float:
+        """Return the μ that earlier runs have charged to the shared ledger; 0 without one."""
+        adversary: Adversary = self.link.adversary if self.link.antennas > 1 else "all_antennas"
+        path = self.shared_ledger_path
+        return 0.0 if path is None else shared_ledger.spent(path, self.budget.build(), adversary)
 
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
-        """Return one realisation: the gains drawn from the seed's channel stream.
+        """Return one realisation, with gains drawn from the channel stream of the seed.
 
-        Where they vary, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
-        them); of a trace, as many as it has. To plan a scenario, call its `plan`. A problem holds neither [policy] nor
-        the surrogate, and has the gains of all rounds: where channels vary, `airfed.plan(problem)` is clairvoyant.
+        Time-varying gains have policy.rounds rounds, or else one per local step (enough for any plan); a trace has its
+        own number. To plan a scenario, call its `plan`: a problem has neither [policy] nor the surrogate, and
+        `airfed.plan(problem)` is clairvoyant where channels vary, because it knows the gains of all rounds.
 
         Args:
-            dimension: d, where it is known already.
-            spent: μ that the scenario's account has spent; None asks the account.
+            dimension: d, if it is already known.
+            spent: μ that the shared ledger has spent; None reads the ledger.
         """
         dimension = self.dimension if dimension is None else dimension
         try:
-            if (num_devices := self.num_devices) > _MOST_DEVICES:
+            if (num_devices := self.num_devices) > _MAX_DEVICES:
                 raise MemoryError
-            channel = self.received
+            channel = self.channel_model
             rounds = self.policy.rounds or self.learning.total_steps
-            with np.errstate(over="ignore", invalid="ignore"):  # an infinite gain is named below
+            with np.errstate(over="ignore", invalid="ignore"):  # `Fleet` reports an infinite gain
                 gains = channel.trace(rounds=rounds, num_devices=num_devices, seed=self.seed)
-            if channel.changes and len(gains) < (self.policy.rounds or 1):
+            if channel.time_varying and len(gains) < (self.policy.rounds or 1):
                 raise ScenarioError(
-                    f"Expected policy.rounds={self.policy.rounds} <= {len(gains)}, the rounds of the trace."
+                    f"policy.rounds must be at most {len(gains)}, the rounds of the trace, got {self.policy.rounds}."
                 )
+            link = Link(
+                noise_std=self.link.received_std,
+                noise_std_lower=self.link.noise_std_lower,
+                noise_failure=self.link.noise_failure,
+                noise_covariance=self.link.shared_noise,
+                csi_error=self.channel.csi_error,
+                csi_failure=self.channel.csi_failure,
+                assume_perfect_csi=self.channel.assume_perfect_csi,
+                bandwidth=self.link.bandwidth,
+                iq=self.link.iq,
+                beamforming=self.link.beamforming,
+                adversary=self.link.adversary,
+            )
+            spent, learning = self.shared_ledger_spent() if spent is None else spent, self.learning.build(dimension)
             return Problem(
                 fleet=Fleet(
-                    **{"channel" if np.iscomplexobj(gains) else "gain": gains}, peak_power=self.fleet.peak_power
+                    **{"channel" if np.iscomplexobj(gains) else "gain": gains},
+                    peak_power=self.fleet.upload_power(link.symbols(learning.entries)),
                 ),
-                link=Link(
-                    noise_std=self.link.received_std,
-                    estimation_error=self.channel.estimation_error,
-                    estimation_failure=self.channel.estimation_failure,
-                    trust_estimates=self.channel.trust_estimates,
-                    bandwidth=self.link.bandwidth,
-                    combining=self.link.combining,
-                    trust=self.link.trust,
-                ),
-                learning=self.learning.build(dimension),
-                budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
+                link=link,
+                learning=learning,
+                budget=self.budget.build(spent=spent, bandwidth=self.link.bandwidth),
             )
         except ScenarioError:
             raise
         except ValueError as error:
-            raise ScenarioError(str(error)) from None
+            raise ScenarioError(self._as_written(str(error))) from None
         except MemoryError:
-            raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
+            raise ScenarioError(f"The fleet does not fit into memory: it has {self.num_devices} devices.") from None
 
     def samples(self, problem: Problem) -> Any:
-        """Return Monte Carlo samples of the gains, or a conditional sampler; None where gains do not vary.
+        """Return Monte Carlo samples of the gains, or a conditional sampler; None if the gains are constant.
 
-        See `ChannelModel.law`. A problem that this scenario has not drawn is refused.
+        See `ChannelModel.samples`. Raise ScenarioError for a problem that this scenario has not drawn.
         """
         fleet = problem.fleet
-        if not fleet.changes:
+        if not fleet.time_varying:
             return None
-        channel, same = self.received, {"num_devices": fleet.num_devices, "seed": self.seed}
+        channel, same = self.channel_model, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
-            first = channel.trace(rounds=1, **same)[0]
-            samples = channel.law(rounds=len(fleet.drawn), **same)
+            first = whitened(channel.trace(rounds=1, **same)[0], fleet.noise_covariance)
+            samples = channel.samples(rounds=len(fleet.drawn), **same)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
         if not np.array_equal(first, fleet.drawn[0]):
-            raise ScenarioError("Expected a problem that this scenario has drawn; its first gains are others.")
+            raise ScenarioError("This problem was not drawn from this scenario: its gains in the first round differ.")
         return samples
 
     @property
-    def received(self) -> ChannelModel:
-        """The channel as the receiver meets it, with the file that it may name."""
-        return self.channel.received_by(self.link.antennas, self.folder)
+    def channel_model(self) -> ChannelModel:
+        """The channel model for this number of antennas, with the full path of its file."""
+        return self.channel.with_antennas(self.link.antennas, self.folder)
 
     @property
-    def decider(self) -> Policy:
+    def candidates(self) -> list[Scenario]:
+        """The scenario with each of its candidate networks; only itself without candidates."""
+        return [self.override(changes) for changes in self.learning.choices] or [self]
+
+    def chosen(self, *, spent: float | None = None) -> Scenario:
+        """Return the scenario with the network that its plan takes (`candidates.choose`), if it has candidates."""
+        return self if self.learning.candidates is None else candidates.choose(self, spent=spent)[0]
+
+    @property
+    def resolved_policy(self) -> Policy:
         """The policy that [policy] names."""
         return policies.find(self.policy.name, self.folder)
 
     @property
-    def response(self) -> Response | None:
-        """What training gives, measured once: the file that [policy] names, or one that airfed comes with."""
-        if self.policy.response is not None:
-            return learning_section.named_response(self.policy.response, self.folder, self.learning)
-        return learning_section.shipped_response(self.learning, self.num_devices)
+    def surrogate(self) -> Surrogate | None:
+        """The accuracy surrogate that [policy] names, or one in the package that fits; none if ϖ is adaptive."""
+        if self.learning.adaptive_clipping is not None:
+            return None
+        return learning_section.fitting_surrogate(self.chosen())
 
     @property
     def settings(self) -> Settings:
-        """The settings of the policy, as [policy] has them."""
-        said, response = self.policy, None
-        if said.objective == "measured" and (response := self.response) is None:
+        """The settings in [policy]."""
+        policy = self.policy
+        surrogate = None if policy.objective == "bound" else self.surrogate
+        if policy.objective == "accuracy" and surrogate is None:
             raise ScenarioError(
-                "Expected policy.response with objective = 'measured': airfed comes with none for this model, data, "
-                "total_steps and learning_rate (airfed measure SCENARIO --out FILE makes one)."
+                "policy.surrogate must be set with objective = 'accuracy': the package has none for this training. "
+                f"{self.pilot_hint()}"
             )
-        same = {key: getattr(said, key) for key in ("rounds", "size", "threshold", "clip_norm", "average")}
-        return Settings(**same, seed=self.seed, objective=response, options=said.options or {})
+        same = {key: getattr(policy, key) for key in ("rounds", "size", "threshold", "clip_norm", "average")}
+        return Settings(**same, seed=self.seed, objective=surrogate, options=policy.options or {})
 
     def plan(
         self,
@@ -207,24 +256,27 @@ class Scenario(Section):
         seed: int | None = None,
         **settings: Any,
     ) -> Plan:
-        """Return the plan of the scenario's policy, with the expected accuracy where a surrogate fits.
+        """Return the plan of the scenario's policy, with the expected accuracy if a surrogate fits.
 
-        This is the plan that `airfed plan` prints and `airfed run` executes, to the bit. Where channels vary it knows
-        the gains of a round only when it comes (except by the policy "clairvoyant").
+        `airfed plan` prints and `airfed run` executes this plan, to the bit. Where channels vary, it is causal: it uses
+        the gains of a round only in that round (except with the policy "clairvoyant").
+        With candidate networks it is the plan of the network with the highest expected accuracy.
 
         Args:
-            problem: the realisation, where it was drawn already.
-            policy: another policy, by name or as a function; settings that it does not take are dropped.
-            seed: another seed: the channel is drawn anew.
-            settings: other values for keys of [policy]: `rounds=20`.
+            problem: the realisation, if it is already drawn; of candidate networks, only those of its d are planned.
+            policy: another policy, by name or as a function; settings that it does not accept are dropped.
+            seed: another seed, with another realisation of the channel.
+            settings: other values for keys of [policy], such as `rounds=20`.
 
         Raises:
             InfeasibleError: no plan meets every limit.
 
-        >>> from airfed.scenario import load, worlds
-        >>> load(worlds.FOLDER / "yan.toml").plan(policy="full", rounds=20).rounds
+        >>> from airfed.scenario import load, presets
+        >>> load(presets.FOLDER / "yan.toml").plan(policy="full", rounds=20).rounds
         20
         """
+        if self.learning.candidates is not None:
+            return candidates.choose(self, problem, policy=policy, seed=seed, **settings)[1]
         given = {name: value for name, value in settings.items() if value is not None}
         function = not (policy is None or isinstance(policy, str))
         own = {name: given.pop(name) for name in ("size", "threshold", "options") if function and name in given}
@@ -235,60 +287,126 @@ class Scenario(Section):
             return self.vary({**changes, "policy.name": policy}).plan(problem)
         asked = self.override(changes) if changes else self
         if policy is None:
-            chosen = asked.decider
+            chosen = asked.resolved_policy
         else:
-            chosen = policy if isinstance(policy, Policy) else Policy.own(policy)
+            chosen = policy if isinstance(policy, Policy) else Policy.from_function(policy)
             asked = asked._without(chosen)
         problem = asked.problem() if problem is None else problem
-        return asked._expected(chosen.plan(problem, dataclasses.replace(asked._informed(problem), **own)))
+        informed = dataclasses.replace(asked._informed(problem), **own)
+        try:
+            return asked._expected(chosen.plan(problem, informed))
+        except InfeasibleError as error:
+            if not asked._may_use_bound(informed):
+                raise InfeasibleError(asked._as_written(str(error))) from None
+            plan = chosen.plan(problem, dataclasses.replace(informed, objective=None))
+            note = f"Planned by the bound: {str(error).removeprefix('No plan fits: ')}"
+            return asked._expected(dataclasses.replace(plan, notes=(*plan.notes, note)))
 
     def compare(
         self, problem: Problem | None = None, *, baselines: bool = False
     ) -> tuple[dict[str, Plan], dict[str, str]]:
-        """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one.
+        """Return the plan of every built-in policy and of the scenario's own, and why the others have no plan.
 
-        With `baselines` the methods of other papers are asked, too.
+        Plans with an expected accuracy are sorted by it; plans that break a limit are last. `baselines` includes the
+        methods of other papers. All have the network that the scenario's own policy takes.
         """
-        asked = {**(policies.EVERY if baselines else policies.POLICIES), self.decider.name: self.decider}
+        if self.learning.candidates is not None:
+            return self.chosen().compare(problem, baselines=baselines)
+        asked = {
+            **(policies.EVERY if baselines else policies.POLICIES),
+            self.resolved_policy.name: self.resolved_policy,
+        }
         problem = self.problem() if problem is None else problem
-        plans, reasons = policies.compare(problem, self._informed(problem), policies=asked.values())
-        return {name: self._expected(plan) for name, plan in plans.items()}, reasons
+        informed = self._informed(problem)
+        plans, reasons = policies.compare(problem, informed, policies=asked.values())
+        if "optimal" not in plans and self._may_use_bound(informed):
+            informed = dataclasses.replace(informed, objective=None)
+            plans, reasons = policies.compare(problem, informed, policies=asked.values())
+        plans = {name: self._expected(plan) for name, plan in plans.items()}
+        if any(plan.prediction for plan in plans.values()):
+            plans = dict(
+                sorted(plans.items(), key=lambda item: (bool(item[1].violations), -(item[1].predicted_accuracy or 0.0)))
+            )
+        return plans, {name: self._as_written(reason) for name, reason in reasons.items()}
 
-    def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Audit:
-        """Try to break the privacy claim of the scenario's plan; the result's `verdict` is "pass" or "fail".
+    def audit(
+        self, *, trials: int | None = None, seed: int = 0, against: Adversary | None = None, end_to_end: bool = False
+    ) -> Audit:
+        """Attack the privacy claim of the scenario's plan; the `verdict` of the result is "pass" or "fail".
 
         Args:
-            trials: canaries a side; 100,000 by default.
-            seed: of the adversary's own choices.
-            against: the adversary with several antennas, "radio" or "combiner"; that of the claim by default.
+            trials: trials per hypothesis; by default 100,000, or 2,500 end to end.
+            seed: seed of the attack.
+            against: the adversary with several antennas, "all_antennas" or "combined"; that of the claim by default.
+            end_to_end: attack the models of many small trainings instead of the transmitted signals.
         """
-        from airfed import audit  # upwards, when called (pyproject.toml lists this import)
+        from airfed import audit  # lazy, upwards (pyproject.toml lists this import)
 
-        more = {} if trials is None else {"trials": trials}
-        return audit.audit(audit.Subject.of(self), seed=seed, against=against, **more)
+        return audit.audit(audit.Subject.of(self), trials=trials, seed=seed, against=against, end_to_end=end_to_end)
 
     def _informed(self, problem: Problem) -> Settings:
-        """The settings with samples of gains that vary: a run knows those of a round only when it comes."""
-        return dataclasses.replace(self.settings, samples=self.samples(problem))
+        """Return the settings with Monte Carlo samples of time-varying gains, which make the plan causal.
+
+        Rounds that may differ are planned by the bound by default.
+        """
+        settings = self.settings
+        if problem.time_varying and self.policy.objective is None:
+            settings = dataclasses.replace(settings, objective=None)
+        return dataclasses.replace(settings, samples=self.samples(problem))
+
+    def _as_written(self, message: str) -> str:
+        """Return a message about a derived peak power or battery with the key that the user wrote."""
+        derived = {
+            "peak_power": ("fleet.peak_power_per_symbol", self.fleet.peak_power_per_symbol, "the symbols of an upload"),
+            "device_power": ("budget.device_energy", self.budget.device_energy, "link.bandwidth"),
+        }
+        for name, (key, value, factor) in derived.items():
+            if value is not None:
+                listed = r"\1" if isinstance(value, list) else ""
+                message = re.sub(rf"\b{name}\b(\[\d+\])?(?= must be)", rf"{key}{listed} times {factor}", message)
+                message = re.sub(rf"\b{name}\b", key, message)
+        return message
+
+    def _may_use_bound(self, settings: Settings) -> bool:
+        """Return whether the surrogate is a default, so that a plan outside its range is made by the bound."""
+        return self.policy.objective is None and settings.objective is not None and settings.clip_norm is None
 
     def _expected(self, plan: Plan) -> Plan:
-        """The plan with its expected accuracy, where a surrogate fits."""
-        response = self.response
-        return plan if response is None or not plan.private else predicted(plan, response)
+        """Return the plan with its expected accuracy, and a warning if it was chosen on the devices' data."""
+        surrogate = self.surrogate
+        if (adaptive := self.learning.adaptive_clipping) is not None:
+            note = (
+                f"ϖ is adaptive: it starts at {plan.clip_norm:g} and follows the {adaptive.quantile:g} quantile of the "
+                f"norms; the indicator takes {adaptive.share:.3g} of μ² and power. The bound is that of this ϖ. No "
+                "accuracy is expected: surrogates are measured with fixed clipping norms."
+            )
+            return dataclasses.replace(plan, notes=(*plan.notes, note))
+        if surrogate is None or not plan.private:
+            return plan
+        plan = predicted(plan, surrogate)
+        if plan.objective == "accuracy" and surrogate.same_data:
+            plan = dataclasses.replace(plan, notes=(*plan.notes, CHOSEN_ON_DATA))
+        return plan
+
+    def pilot_hint(self, file: str | Path = "SCENARIO") -> str:
+        """Return the command that fits a surrogate, in a sentence; "" for a task without accuracy."""
+        if self.learning.synthetic:
+            return ""
+        return f"To fit a surrogate, run airfed pilot {file} --data PROXY --out FILE."
 
     def vary(self, changes: Mapping[str, Any]) -> Scenario:
-        """Return the scenario with dotted keys changed; settings that a new policy does not take are dropped."""
-        own_policy(name := changes.get("policy.name", self.policy.name))  # raises where there is no such policy
+        """Return the scenario with dotted keys changed; settings that the policy does not accept are dropped."""
+        own_policy(name := changes.get("policy.name", self.policy.name))  # raises for an unknown policy
         return self._without(policies.find(name, self.folder), changes)
 
     def _without(self, policy: Policy, changes: Mapping[str, Any] | None = None) -> Scenario:
-        """The scenario with changes, and without settings that a policy does not take."""
+        """Return the scenario with changes, without the settings that a policy does not accept."""
         kept = {key: value for key, value in (self.policy.options or {}).items() if key in policy.settings}
         dropped = {f"policy.{key}": None for key in ("size", "threshold") if key not in policy.settings}
         return self.override({**dropped, "policy.options": kept or None, **(changes or {})})
 
     def override(self, changes: Mapping[str, Any]) -> Scenario:
-        """Return the scenario with dotted keys changed, checked like a file: {"policy.rounds": 20}."""
+        """Return the scenario with dotted keys changed, validated like a file: {"policy.rounds": 20}."""
         tables = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
             *path, last = key.split(".")
@@ -304,11 +422,13 @@ class Scenario(Section):
         return parse(tables, folder=self.folder)
 
     def anchored(self) -> Scenario:
-        """Return the scenario with the files it names by their full paths, so that it means the same elsewhere."""
-        found = {key: self.folder / path for key, path in self._named_files().items()}
+        """Return the scenario with its network and full paths of its files, so that it is independent of its folder."""
+        if self.learning.candidates is not None:
+            return self.chosen().anchored()
+        files = {key: self.folder / path for key, path in self._named_files().items()}
         changes = {
-            key: os.path.realpath(path)  # not resolve(): it raises where links go round in circles
-            for key, path in found.items()
+            key: os.path.realpath(path)  # not resolve(), which raises on circular links
+            for key, path in files.items()
             if key != "learning.dataset" or os.path.exists(path)
         }
         if (code := user_code(self.learning.model)) is not None:
@@ -318,24 +438,24 @@ class Scenario(Section):
         return self.override(changes) if changes else self
 
     def _named_files(self) -> dict[str, str]:
-        """The files that the scenario names, by their dotted keys."""
+        """Return the files that the scenario names, by dotted key."""
         tables = {name: table for name, table in self if isinstance(table, Section)}
         named = {f"{name}.{key}": getattr(table, key) for name, table in tables.items() for key in table.file_keys()}
         if self.learning.dataset not in DATASET_SHAPES:
             named["learning.dataset"] = self.learning.dataset
-        if self.policy.response is not None and self.policy.response in learning_section.shipped():
-            del named["policy.response"]
+        if self.policy.surrogate is not None and self.policy.surrogate in learning_section.shipped():
+            del named["policy.surrogate"]
         return {key: path for key, path in named.items() if path is not None}
 
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
-        """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
+        """Return all keys that affect a result, as plain values: the scenario without its name, [run] and `less`.
 
-        Names of files are left out: their contents have digests of their own, and a recorded scenario stays the same.
+        File names are replaced: file contents have their own digests, and a recorded scenario stays the same.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
-        for section in _LATER.keys() & tables.keys():
+        for section in _ADDED_KEYS.keys() & tables.keys():
             fields = type(getattr(self, section)).model_fields
-            for key in _LATER[section]:
+            for key in _ADDED_KEYS[section]:
                 if tables[section][key] == fields[key].default:
                     del tables[section][key]
         for section, key in (name.split(".") for name in self._named_files()):
@@ -348,24 +468,24 @@ class Scenario(Section):
         return tables
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content, less the policy: what it decides shows in the sums that are sent."""
+        """Return the SHA-256 of the content without the policy, whose plan shows in the transmitted sums."""
         return hashlib.sha256(json.dumps(self.content(less={"policy"}), sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
-        """Return the scenario as resolved, defaults included, as TOML."""
+        """Return the resolved scenario, including defaults, as TOML."""
         tables = self.model_dump(mode="json", exclude_none=True)
-        lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+        lines = [f"{key} = {_files.toml_value(value)}" for key, value in tables.items() if not isinstance(value, dict)]
         for name, table in tables.items():
             if isinstance(table, dict):
-                lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+                lines += ["", f"[{name}]", *(f"{key} = {_files.toml_value(value)}" for key, value in table.items())]
         return "\n".join(lines) + "\n"
 
 
 def load(path: str | Path) -> Scenario:
-    """Return the scenario in a TOML file; ScenarioError where there is none, or a key or value in it is wrong.
+    """Return the scenario in a TOML file; raise ScenarioError if it is missing, or a key or value is invalid.
 
-    >>> from airfed.scenario import worlds
-    >>> load(worlds.FOLDER / "yan.toml").policy.name
+    >>> from airfed.scenario import presets
+    >>> load(presets.FOLDER / "yan.toml").policy.name
     'optimal'
     """
     file = Path(path)
@@ -380,7 +500,7 @@ def load(path: str | Path) -> Scenario:
 
 
 def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
-    """Return the scenario in a dictionary of tables, as TOML gives them; ScenarioError where a key is wrong."""
+    """Return the scenario in a dictionary of tables, as in TOML; raise ScenarioError if a key is invalid."""
     if "folder" in tables:
         raise ScenarioError("Unknown key 'folder'.")
     if "base" in tables:
@@ -397,15 +517,3 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tables.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -1,4 +1,4 @@
-"""The commented scenario that `airfed new` writes: the values are chosen here, the comments come from the keys."""
+"""The commented scenario of `airfed new`: values from here, comments from the declarations of the keys."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airfed.scenario.scenario import Scenario
 
 _VALUES: Final = """\
 # An airfed scenario. Numbers are in SI units; powers may also be texts such as "30 dBm" or "500 mW".
-# airfed plan FILE      decides: which devices transmit, how strongly, in how many rounds
-# airfed compare FILE   shows the policies side by side
-# airfed run FILE --out DIR   trains: over the air, metered and recorded
+# airfed plan FILE            plans which devices transmit, how strongly, and for how many rounds
+# airfed compare FILE         compares the policies
+# airfed run FILE --out DIR   trains over the air and records the run
 
 name = "my-scenario"
 seed = 0
@@ -25,13 +25,14 @@ seed = 0
 [fleet]
 num_devices = 100
 peak_power = 1.0
+# peak_power_per_symbol = "23 dBm"
 
 [channel]
 model = "rayleigh"
 scale = 1.0
 minimum = 0.2
 pin_minimum = true
-# estimation_error = 0.01
+# csi_error = 0.01
 
 [link]
 noise_std = 1.0
@@ -41,9 +42,9 @@ epsilon = 5.0
 delta = 1e-3
 scope = "round"
 formula = "exact"
-relation = "replace"
+adjacency = "replace_one"
 total_power = 1000.0
-# account = "privacy.jsonl"
+# shared_ledger = "privacy.jsonl"
 
 [learning]
 dataset = "mnist-5k"
@@ -57,19 +58,19 @@ strong_convexity = 0.1
 initial_gap = 2.3
 
 [policy]
-name = "optimal"
+name = "weighted"
 # rounds = 40
 
 # [run]
 # device = "auto"
 # threads = 2
 """
-_COLUMN: Final = 33  # where the comments start
+_COLUMN: Final = 35  # where the comments start
 _WIDTH: Final = 120
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:
-    """Yield every table with its name; [channel] first with what all its models share, then model by model."""
+    """Yield every table with its name; [channel] first with the shared keys, then once per model."""
     yield "", Scenario
     for name, info in Scenario.model_fields.items():
         if name == "channel":
@@ -80,7 +81,7 @@ def sections() -> Iterator[tuple[str, type[Section]]]:
 
 
 def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """A table, and the tables in it."""
+    """Yield a table and its nested tables."""
     yield name, kind
     for key, info in kind.model_fields.items():
         for inner in get_args(info.annotation):
@@ -89,13 +90,13 @@ def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Sect
 
 
 def find(key: str) -> FieldInfo:
-    """Return the declaration of a dotted key, such as "budget.epsilon"."""
+    """Return the declaration of a dotted key such as "budget.epsilon"."""
     table, _, name = key.rpartition(".")
     return next(kind.model_fields[name] for found, kind in sections() if found == table and name in kind.model_fields)
 
 
 def commented(text: str) -> str:
-    """Return a scenario's text with the meaning of its keys beside them, as their declarations tell it."""
+    """Return the text of a scenario with the meaning of each key as a comment."""
     return "\n".join(_lines(text)) + "\n"
 
 
@@ -107,14 +108,14 @@ def _lines(text: str) -> Iterator[str]:
             table = header[1]
         value = re.fullmatch(r"(?:# )?(\w+) = .+", line)
         key = None
-        if value is not None and (table, value[1]) in declared:  # prose may say "# h = ..."
+        if value is not None and (table, value[1]) in declared:  # a comment may contain "# h = ..."
             key = key_of(find(f"{table}.{value[1]}".removeprefix(".")))
         if key is None:
             yield line
             continue
         unit = f" [{key.unit}]" if key.unit else ""
         meaning = f"{key.symbol}{unit}: {key.text}" if key.symbol else f"{key.text}{unit}"
-        whole = meaning.replace(" (", "\0(")  # brackets follow their word
+        whole = meaning.replace(" (", "\0(")  # no line break before a bracket
         wrapped = textwrap.wrap(whole, _WIDTH - _COLUMN - len("# "))
         for start, part in zip([line, *[""] * len(wrapped)], wrapped, strict=False):
             yield f"{start:<{_COLUMN}}# {part}".replace("\0", " ")

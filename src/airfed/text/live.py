@@ -1,4 +1,4 @@
-"""The line that shows how far a run is, in a terminal and in a notebook."""
+"""The progress line of a run, in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airfed.planning import Plan
 
 
 class LiveLine:
-    """Shows round, loss, accuracy, ε so far, power so far and time left of a training.
+    """Shows round, loss, accuracy, ε so far, power so far and the time left.
 
-    It appears with `begin`: a mistake found before is one sentence and no empty bar.
+    It appears with `begin`, so that an earlier error prints no empty bar.
     """
 
     def __init__(self, console: Console) -> None:
@@ -34,13 +34,13 @@ class LiveLine:
             self._progress.stop()
 
     def begin(self, plan: Plan, first_round: int) -> None:
-        """Show the line of a training by a plan, of whose rounds some may be done."""
+        """Show the line, from `first_round` on."""
         rounds, self._private = plan.rounds, plan.private
         self._task = self._progress.add_task("", total=rounds, completed=first_round)
         self._progress.start()
 
     def update(self, record: dict[str, Any]) -> None:
-        """Show a finished round, given as in `metrics.jsonl`."""
+        """Show a finished round, a line of `metrics.jsonl`."""
         spent = "ε {:.3g}" if self._private else "ε ∞"
         keys = {"loss": "loss {:.3f}", "accuracy": "acc {:.1%}", "epsilon_total": spent}
         keys["power_transmitted_total"] = "{:.3g} W"

@@ -1,4 +1,4 @@
-"""How commands print: text that cannot steer a terminal, strict JSON, and tables in formats of other programs."""
+"""Printing: text without terminal control characters, strict JSON, and tables as CSV, LaTeX, Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Format = Literal["csv", "latex", "markdown"]
 _CONTROL: Final = ("Cc", "Cs", "Zl", "Zp")
-_TURNING: Final = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # these reorder what follows
+_BIDIRECTIONAL: Final = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # they reorder the text
 _SYMBOLS: Final = {
     **{"δ": "delta", "ε": "varepsilon", "ζ": "zeta", "θ": "theta", "μ": "mu", "ν": "nu", "ξ": "xi", "ϖ": "varpi"},
     **{"ϱ": "varrho", "σ": "sigma", "τ": "tau", "Σ": "Sigma", "√": "surd", "∞": "infty", "±": "pm", "·": "cdot"},
@@ -38,25 +38,25 @@ _POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?\d[\d.]*)e\+?(-?)0*(\d+)(?![\w.
 
 
 def clean(text: str, *, keep: str = "") -> str:
-    r"""Return the text with characters that steer a terminal written out, as in \x1b, except those to `keep`.
+    r"""Return the text with control characters escaped, as in \x1b, except those to `keep`.
 
     >>> clean("a name\x1b[31m")
     'a name\\x1b[31m'
     """
     return "".join(
-        character.encode("unicode_escape").decode() if _steers(character) and character not in keep else character
+        character.encode("unicode_escape").decode() if _controls(character) and character not in keep else character
         for character in text
     )
 
 
-def _steers(character: str) -> bool:
+def _controls(character: str) -> bool:
     if " " <= character <= "~":
         return False
-    return unicodedata.category(character) in _CONTROL or unicodedata.bidirectional(character) in _TURNING
+    return unicodedata.category(character) in _CONTROL or unicodedata.bidirectional(character) in _BIDIRECTIONAL
 
 
 def say(text: str, *, keep: str = "", **options: Any) -> None:
-    """Print plain text, cleaned: one line, unless line breaks are kept."""
+    """Print plain text, cleaned; on one line unless `keep` has the line break."""
     print(clean(text, keep=keep), **options)
 
 
@@ -77,7 +77,7 @@ def finite(value: Any) -> Any:
 
 
 def make_console(format: Format | None = None, *, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that cleans whatever it prints.
+    """Return a console that cleans its output.
 
     Args:
         format: print only the tables to standard output, complete and in this format; messages go to stderr.
@@ -88,12 +88,12 @@ def make_console(format: Format | None = None, *, stderr: bool = False, quiet: b
 
 
 def exporting(console: Console) -> bool:
-    """Return whether a console prints tables in an export format, so that no row may be left out."""
+    """Return whether a console prints tables in an export format, which must have all rows."""
     return isinstance(console, ExportConsole)
 
 
 class CleanConsole(Console):
-    """Cleans what it prints, and leaves a closed pipe, say of `head`, to the caller."""
+    """Cleans its output, and raises BrokenPipeError when the reader closes the pipe."""
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr, quiet=quiet)
@@ -104,7 +104,7 @@ class CleanConsole(Console):
             yield segment if segment.control else Segment(clean(segment.text, keep="\n"), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Raise what `main` knows."""
+        """Raise the error that `main` handles."""
         raise BrokenPipeError
 
 
@@ -128,7 +128,7 @@ class ExportConsole(CleanConsole):
 
 
 class HtmlConsole(CleanConsole):
-    """Collects what is printed as HTML for notebooks, light or dark: tables as tables, texts as paragraphs."""
+    """Collects its output as HTML for notebooks, light or dark: tables as tables, texts as paragraphs."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -142,17 +142,17 @@ class HtmlConsole(CleanConsole):
                 continue
             text = Text.from_markup(each) if options.get("markup", True) else Text(each)
             styles = f"{options.get('style')} {text.spans}"
-            look = "font-weight:600" if "bold" in styles else "opacity:.7" if "dim" in styles else ""
-            if said := clean(text.plain.strip()):
-                self._parts.append(f'<p style="{look}">{html.escape(said)}</p>')
+            style = "font-weight:600" if "bold" in styles else "opacity:.7" if "dim" in styles else ""
+            if plain := clean(text.plain.strip()):
+                self._parts.append(f'<p style="{style}">{html.escape(plain)}</p>')
 
     def html(self) -> str:
-        """Return everything that was printed."""
+        """Return the collected HTML."""
         return f'<div style="max-width:52em">{"".join(self._parts)}</div>'
 
 
 def html_table(table: Table) -> str:
-    """Return a table as HTML that needs no stylesheet, its title first."""
+    """Return a table as HTML without a stylesheet; its title is the caption."""
     rows = "".join(
         "<tr>"
         + "".join(
@@ -173,14 +173,14 @@ def exported(table: Table, format: Format) -> str:
         MissingExtra: pandas, or what it needs for the format, is not installed.
 
     >>> from airfed.text.tables import plain_table
-    >>> table = plain_table("policy", "ε all", left=("policy",))
+    >>> table = plain_table("policy", "ε total", left=("policy",))
     >>> table.add_row("top_k", "1.2e-05")
     >>> print(exported(table, "csv"), exported(table, "latex"), sep="")
-    policy,ε all
+    policy,ε total
     top_k,1.2e-05
     \\begin{tabular}{lr}
     \\toprule
-    policy & $\\varepsilon$ all \\\\
+    policy & $\\varepsilon$ total \\\\
     \\midrule
     top\\_k & $1.2\\cdot10^{-5}$ \\\\
     \\bottomrule
@@ -209,7 +209,7 @@ def _frame(rows: Sequence[Sequence[str]]) -> DataFrame:
 
 
 def cells(table: Table) -> list[list[str]]:
-    """Return the contents of a table as plain text, the headings first."""
+    """Return the cells of a table as plain text, the headings first."""
     columns = [[_plain(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 

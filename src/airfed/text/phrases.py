@@ -1,15 +1,17 @@
-"""Names and numbers as a person reads them, the same in terminal, figures, report and page."""
+"""Names, numbers and sentences about plans, the same in terminal, figures, report and explorer."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
+from airfed.privacy.gaussian import epsilon_range
 
 FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
 LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
@@ -22,46 +24,60 @@ TERMS: Final = {  # of Theorem 1
 VALIDITY: Final = {  # of Lemma 1
     "proved": "proved (ε < 1)",
     "unproven": "unproven (ε ≥ 1)",
-    "unsafe": "UNSAFE: below the truth",
+    "unsafe": "UNSAFE: below the exact ε",
 }
-ADJACENCY: Final = {"replace": "replace-one adjacency", "add_remove": "add/remove adjacency"}
-ADVERSARIES: Final = {  # by what a server keeps of several antennas
-    "radio": "a server that keeps every antenna's signal",
-    "combiner": "a server that receives the combined signal only",
+ADJACENCY: Final = {"replace_one": "replace-one adjacency", "add_remove": "add-remove adjacency"}
+ADVERSARIES: Final = {  # by the signals of several antennas that a server keeps
+    "all_antennas": "a server that keeps every antenna's signal",
+    "combined": "a server that receives the combined signal only",
 }
-COMBINING: Final = {
+BEAMFORMING: Final = {
     "optimal": "the best beamformer found",
-    "strongest_eigenvector": "the dominant eigenvector as beamformer",
-    "sum": "equal-gain combining",
-    "one": "antenna selection",
+    "dominant_eigenvector": "the dominant eigenvector as beamformer",
+    "equal_gain": "equal-gain combining",
+    "antenna_selection": "antenna selection",
 }
 SCOPES: Final = {"round": "each round", "total": "the whole training"}
 METRICS: Final = {  # columns of a run's record
     "accuracy": "test accuracy",
     "loss": "training loss",
-    "epsilon_total": "exact ε of everything sent so far",
+    "epsilon_total": "exact ε in total so far",
     "power_transmitted_total": "power transmitted so far [W]",
     "power_planned_total": "power planned so far [W]",
+    "clip_norm": "adaptive clipping norm ϖ",
 }
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
-_AVERAGES: Final = {"tail": ", the average of the second half", "exponential": ", an exponential average"}
+_AVERAGES: Final = {"tail": " and the mean of second-half models", "exponential": " and an exponential model average"}
 
 
-def expectation(plan: Plan) -> str:
-    """Return the accuracy that a surrogate expects of a plan, and what else it chose; "" without a surrogate."""
+def expected_accuracy(plan: Plan) -> str:
+    """Return the accuracy that a surrogate expects of a plan, with its interval, in a sentence; "" without one."""
     if (found := plan.prediction) is None:
         return ""
-    basis = f"; by {found.basis}" if found.basis else ""
-    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "measured" else ""
+    basis = f"; {found.basis}" if found.basis else ""
+    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "accuracy" else ""
     return (
-        f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
-        f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings{basis})."
+        f"Expected test accuracy{chosen}: {found.accuracy:.1%}, "
+        f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%{basis})."
     )
 
 
-def decision_sentence(plan: Plan) -> str:
+def network_sentence(plan: Plan) -> str:
+    """Return the chosen network and the expected accuracy of every candidate, in a sentence; "" without candidates."""
+
+    def text(name: str, dimension: int, accuracy: float | None) -> str:
+        expected = "no plan that the surrogate covers" if accuracy is None else f"{accuracy:.1%}"
+        return f"{name.removeprefix('network ')} (d = {dimension:,}): {expected}"
+
+    if not plan.networks:
+        return ""
+    chosen, *others = (text(*each) for each in plan.networks)
+    return f"Network chosen: {'; '.join([f'{chosen} expected', *others])}."
+
+
+def schedule_sentence(plan: Plan) -> str:
     """Return the schedule in one sentence."""
-    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.method.radio else "nothing is a limit"
+    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.method.analog else "no limit binds"
     each = "" if plan.constant else " per round"
     steps = span(plan.local_steps, "-")
     return (
@@ -71,94 +87,152 @@ def decision_sentence(plan: Plan) -> str:
 
 
 def method_sentence(plan: Plan) -> str:
-    """Return how a baseline's updates reach the receiver; "" for airfed's own over-the-air aggregation."""
+    """Return how a baseline transmits and aggregates; "" for airfed's over-the-air aggregation."""
     return "" if plan.method == OVER_THE_AIR else plan.method.title
 
 
 def air_sentence(plan: Plan) -> str:
-    """Return how long the plan is on the air, in a sentence; "" where it is not."""
+    """Return the channel uses and the air time of a plan, in a sentence; "" if it transmits nothing."""
     if not plan.channel_uses:
         return ""
     seconds = "" if plan.air_time is None else f", {compact(plan.air_time, 4)} s"
     each = compact(plan.channel_uses / plan.rounds, 4)
     limit = plan.problem.budget.air_time
     allowed = "" if limit is None else f" of {limit:g} s"
-    return f"On the air: {compact(plan.channel_uses, 4)} symbols{seconds}{allowed} ({each} symbols a round)."
+    return f"Channel uses: {compact(plan.channel_uses, 4)} symbols{seconds}{allowed} ({each} symbols per round)."
+
+
+def snr_sentence(plan: Plan) -> str:
+    """Return the received SNR of a device, in a sentence; "" for a plan without AirComp."""
+    if plan.snr_per_upload_db is None:
+        return ""
+    whose = "one device" if plan.amplitudes.equal and np.ptp(plan.amplitudes.level) == 0 else "the median device"
+    return (
+        f"Received SNR of {whose}: {plan.snr_per_symbol_db:.1f} dB per symbol, "
+        f"{plan.snr_per_upload_db:.1f} dB per upload."
+    )
+
+
+def energy_sentence(plan: Plan) -> str:
+    """Return the transmit energy in joules, in a sentence; "" without a bandwidth or AirComp."""
+    if plan.energy is None or plan.energy_total is None or plan.problem.link.bandwidth is None:
+        return ""
+    device = plan.sequence.device_power(plan.rounds).max() / plan.problem.link.bandwidth
+    most, device, total = (number(joules) for joules in (plan.energy.max(), device, plan.energy_total))
+    return f"Energy: at most {most} J per device and round, {device} J per device; {total} J in all."
 
 
 def devices_text(plan: Plan, to: str = " to ") -> str:
-    """Return how many devices are scheduled in a round: "40", or "35 to 49" where rounds differ."""
+    """Return the number of scheduled devices per round: "40", or "35 to 49" where rounds differ."""
     return span(plan.sizes, to)
 
 
 def antennas_sentence(plan: Plan) -> str:
-    """Return the receive beamforming and the adversary of several antennas, in a sentence; "" with one antenna."""
+    """Return the receive beamforming and the adversary, in a sentence; "" with one antenna."""
     fleet, link = plan.problem.fleet, plan.problem.link
     if fleet.antennas == 1:
         return ""
-    return f"{fleet.antennas} antennas, {COMBINING[link.combining]}; privacy against {ADVERSARIES[link.trust]}."
+    return f"{fleet.antennas} antennas, {BEAMFORMING[link.beamforming]}; privacy against {ADVERSARIES[link.adversary]}."
 
 
 def gap_sentence(plan: Plan) -> str:
-    """Return how far a plan may be from the best one, in a sentence; "" where nothing is known about that."""
+    """Return the largest distance of a plan to the best of its kind, in a sentence; "" if no lower bound is known."""
     if not 0 < plan.lower_bound <= plan.bound.total:  # a plan that breaks a limit may be below
         return ""
-    knowing = " with any beamformer" if plan.problem.fleet.antennas > 1 else ""
-    knowing += " that knows all gains" if plan.problem.fleet.changes else ""
+    scope = " with any beamformer" if plan.problem.fleet.antennas > 1 else ""
+    scope += " that knows all gains" if plan.problem.fleet.time_varying else ""
     step = 1e-5 if plan.gap < 1e-3 else 1e-3
     above = max(math.ceil(plan.gap / step), 1) * step  # never less than it is
     distance = f"{number(100 * above, 4)}%" if above < 10 else f"{compact(above, 3)} times"
-    return f"At most {distance} above the best plan{knowing}: no bound is below {plan.lower_bound:.5g}."
+    kind = "aligned plan" if plan.amplitudes.equal else "plan of any amplitudes"
+    return f"At most {distance} above the best {kind}{scope}, whose bound is at least {plan.lower_bound:.5g}."
+
+
+def converse_sentence(plan: Plan) -> str:
+    """Return how far a plan's noise is above the least of any linear method; "" for a method that is not one."""
+    if plan.noise_floor is None or plan.violations:
+        return ""
+    excess = max(plan.noise_share / plan.noise_floor - 1, 0.0)  # rounding
+    return f"Noise: {excess:.1%} above the least of any linear method in {count(plan.rounds, 'round')}."
 
 
 def exposure_sentence(plan: Plan) -> str:
-    """Return the most exposed device and how many are never scheduled; "" where all rounds are alike."""
+    """Return the most exposed device, the range of ε over devices, and the number never scheduled.
+
+    It is "" if all rounds are alike and the devices aligned.
+    """
+    spread = "" if plan.equal_mu else f"{epsilon_spread(epsilon_range(plan.device_mu, plan.problem.budget.delta))}."
     if plan.constant:
-        return ""
-    sent = plan.amplitudes.sends(plan.most_exposed).size
+        return spread
+    sent = plan.amplitudes.rounds_of(plan.most_exposed).size
     rounds = "the only round" if plan.rounds == 1 else f"{sent} of {plan.rounds} rounds"
     left_out = plan.problem.fleet.num_devices - plan.num_scheduled
     never = f" {count(left_out, 'device')} {'is' if left_out == 1 else 'are'} never scheduled." if left_out else ""
-    return f"Most exposed is device {plan.most_exposed}, scheduled in {rounds}.{never}"
+    return f"Most exposed is device {plan.most_exposed}, scheduled in {rounds}.{never} {spread}".strip()
 
 
-def drowned_sentence(plan: Plan) -> str:
-    """Return a warning where the noise on the mean update of a round has over 100 times the clipping norm; else "".
+def epsilon_spread(found: Mapping[str, float]) -> str:
+    """Return how the ε of scheduled devices differ, from `epsilon_range`.
 
-    Noise of 29 to 43 times it left the trainings of docs/rivals.md at chance level.
+    >>> epsilon_spread({"minimum": 0.41, "median": 1.3, "maximum": 2.0})
+    'ε in total = 2 for the most exposed device, median 1.3 (range 0.41 to 2)'
+    """
+    least, median, most = (number(found[name], 4) for name in ("minimum", "median", "maximum"))
+    return f"ε in total = {most} for the most exposed device, median {median} (range {least} to {most})"
+
+
+def noise_warning(plan: Plan) -> str:
+    """Return a warning if the noise on the mean update of a round exceeds 100 clipping norms, otherwise "".
+
+    In docs/baselines.md, noise of 29 to 43 clipping norms left the accuracy at chance level.
     """
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
-    if ratio <= 100 or plan.sequence.signal(0).guard != 1:
+    if ratio <= 100 or plan.sequence.signal(0).clip_factor != 1:
         return ""
     return (
-        f"The noise on the mean update of a round is {number(ratio, 2)} times the clipping norm: do not expect to "
-        f"learn. The limit is {LIMITS[plan.binding]}."
+        f"The noise on the mean update of a round is {number(ratio, 2)} times the clipping norm, so training will "
+        f"probably not learn. The binding limit is {LIMITS[plan.binding]}."
     )
 
 
 def privacy_basis(plan: Plan) -> str:
-    """Return what every ε of a plan refers to."""
+    """Return δ, adjacency and adversary of a plan's ε."""
     budget = plan.problem.budget
-    return f"at {privacy_terms(budget.delta, budget.relation)}{against(plan)}"
+    return f"at {privacy_terms(budget.delta, budget.adjacency)}{against(plan)}"
 
 
 def against(plan: Plan) -> str:
     """Return the adversary of several antennas, to continue a sentence; "" with one antenna."""
-    several = plan.problem.fleet.antennas > 1 and plan.method.radio
-    return f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
+    several = plan.problem.fleet.antennas > 1 and plan.method.analog
+    return f", against {ADVERSARIES[plan.problem.link.adversary]}" if several else ""
 
 
-def privacy_terms(delta: float, relation: str) -> str:
+def privacy_terms(delta: float, adjacency: str) -> str:
     """Return δ, the unit of privacy and the adjacency.
 
-    >>> privacy_terms(1e-3, "replace")
+    >>> privacy_terms(1e-3, "replace_one")
     'δ = 0.001, device-level, replace-one adjacency'
     """
-    return f"δ = {delta:g}, device-level, {ADJACENCY.get(relation, relation)}"
+    return f"δ = {delta:g}, device-level, {ADJACENCY.get(adjacency, adjacency)}"
+
+
+def measured_noise(link: Mapping[str, Any]) -> str:
+    """Return which σ an ε counts with if σ is measured.
+
+    >>> measured_noise({"noise_std_lower": 0.9, "noise_failure": 1e-6})
+    'measured noise: ε counts with σ ≥ 0.9 and holds except with probability 1e-06, which adds to δ'
+    """
+    return (
+        f"measured noise: ε counts with σ ≥ {link['noise_std_lower']:.4g} and holds except with probability "
+        f"{link['noise_failure']:g}, which adds to δ"
+    )
+
+
+SHARED_NOISE: Final = "antennas share noise: ε counts with noise_covariance; the beamformer applies after whitening"
 
 
 def change_text(of: str, now: float, then: float) -> str:
-    """Return how a bound or an expected accuracy changes.
+    """Return the change of a bound or of an expected accuracy.
 
     >>> change_text("bound", 200.0, 190.0), change_text("accuracy", 0.8852, 0.8913)
     ('bound -5.0%', 'expected accuracy 88.5% → 89.1%')
@@ -190,7 +264,7 @@ def count(number_of: int, noun: str) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a short figure.
+    """Return a number with few digits.
 
     >>> number(1200.0), number(0.25), number(123456.0), number(0.00003), number(2.5e7)
     ('1200', '0.25', '123000', '3e-5', '2.5e7')
@@ -206,17 +280,18 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def compact(value: float, digits: int) -> str:
-    """Return a figure in the fewest characters, for a column of a table: 1.23e5 rather than 123456.
+    """Return a number in few characters, for a column of a table: 1.23e5 instead of 123456.
 
-    >>> compact(123.456, 4), compact(123456.0, 4)
-    ('123.5', '1.23e5')
+    >>> compact(123.456, 4), compact(123456.0, 4), compact(0.00012345, 4)
+    ('123.5', '1.23e5', '1.23e-4')
     """
     text = f"{value:.{digits}g}"
-    return _exponent(f"{value:.2e}") if "e" in text else text
+    return _exponent(f"{value:.2e}") if "e" in text or 0 < abs(value) < 1e-3 else text
 
 
 def above(ratio: float) -> str:
-    """Return how far a bound is above the optimum's; below it is only a plan that knows more or breaks a limit.
+    """Return how far a bound is above that of "optimal"; only plans that are not aligned, know more or break a limit
+    are below it.
 
     >>> above(-0.02), above(0.0), above(0.123), above(41.0)
     ('-2.0%', '0%', '12.3%', '42×')

@@ -14,12 +14,13 @@ from rich.table import Table
 from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.planning.policy import Sensitivities, next_device
-from airfed.problem import InfeasibleError, Trust
+from airfed.planning.surrogate import CHOSEN_ON_DATA
+from airfed.problem import Adversary, InfeasibleError
 from airfed.text import phrases
 from airfed.text.output import HtmlConsole
-from airfed.text.phrases import LIMITS, SCOPES, TERMS, VALIDITY, above, change_text, compact, devices_text, span
+from airfed.text.phrases import LIMITS, SCOPES, TERMS, above, change_text, compact, devices_text, span
 
-Row = tuple[str, str, str]  # of a table: what it is, its value, a remark
+Row = tuple[str, str, str]  # name, value, remark
 _LARGE: Final = 10_000  # devices
 
 
@@ -28,9 +29,9 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
 
     Args:
         columns: their headings.
-        left: which columns stand to the left; the others stand to the right.
-        wrapped: in which columns lines may be broken.
-        title: above the table, to the left.
+        left: columns that are aligned to the left; the others are aligned to the right.
+        wrapped: columns in which lines may be broken.
+        title: printed above the table.
     """
     shown = f"{title}\n" if title else None
     table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
@@ -41,29 +42,32 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
 
 
 def bound_basis(plan: Plan) -> str:
-    """Return what the plan's bound is good for."""
+    """Return what the plan's bound says, in a sentence."""
     gap = plan.problem.learning.initial_gap
-    if plan.objective == "measured":
-        return "Chosen by expected accuracy, not by this bound."
+    if plan.objective == "accuracy":
+        return "The plan was chosen by expected accuracy, not by this bound."
     if plan.bound.total > gap:
-        return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
-    return f"The gap before training is at most G = {gap:g}."
+        return (
+            f"The bound is above the initial gap, G = {gap:g}. It compares devices and amplitudes at a given number of "
+            "rounds and clipping norm; it does not predict accuracy."
+        )
+    return f"Before training the gap is at most G = {gap:g}."
 
 
 def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | None) -> None:
-    """Print what one more watt, unit of ε or device would buy, in terms of what the plan was chosen by."""
+    """Print what one more watt, unit of ε or device changes, in the quantity that the plan was chosen by."""
     if found is not None:
-        console.print(_bought(found, "watt", "power", found.watt, found.double_power))
-        console.print(_bought(found, "unit of ε", "ε", found.epsilon, found.double_epsilon))
-    waiting = None if plan.objective == "measured" else next_device(plan)
-    if waiting is not None:
-        lower = waiting.alignment < plan.alignment * (1 - 1e-9)
-        effect = f"θ falls to {waiting.alignment:.3g}" if lower else "θ unchanged"
-        change = change_text("bound", plan.bound.total, waiting.bound)
-        console.print(f"One more device (number {waiting.device}, |h| = {waiting.gain:.3g}): {effect}, {change}.")
+        console.print(_change(found, "watt", "power", found.watt, found.double_power))
+        console.print(_change(found, "unit of ε", "ε", found.epsilon, found.double_epsilon))
+    added = None if plan.objective == "accuracy" else next_device(plan)
+    if added is not None:
+        lower = added.alignment < plan.alignment * (1 - 1e-9)
+        effect = f"θ falls to {added.alignment:.3g}" if lower else "θ unchanged"
+        change = change_text("bound", plan.bound.total, added.bound)
+        console.print(f"One more device (device {added.device}, |h| = {added.gain:.3g}): {effect}, {change}.")
 
 
-def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
+def _change(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
     one, two = (change_text(found.of, found.now, then) for then in (more, double))
     same = two.removeprefix("bound ").removeprefix("expected accuracy ")
     return f"More {budget}: {one}." if one == two else f"One more {unit}: {one}; twice the {budget}: {same}."
@@ -72,27 +76,31 @@ def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: f
 def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the schedule, its limits, the bound, the power and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
-    console.print(f"[bold]{phrases.decision_sentence(plan)}[/bold]")
-    for said in filter(None, (phrases.method_sentence(plan), phrases.antennas_sentence(plan))):
-        console.print(f"[bold]{said}[/bold]")
-    console.print(f"[bold]{phrases.expectation(plan)}[/bold]\n" if plan.prediction else "")
-    for note in filter(None, (*plan.notes, phrases.drowned_sentence(plan))):
+    console.print(f"[bold]{phrases.schedule_sentence(plan)}[/bold]")
+    sentences = phrases.method_sentence(plan), phrases.antennas_sentence(plan), phrases.network_sentence(plan)
+    for sentence in filter(None, sentences):
+        console.print(f"[bold]{escape(sentence)}[/bold]")
+    console.print(f"[bold]{phrases.expected_accuracy(plan)}[/bold]\n" if plan.prediction else "")
+    for note in filter(None, (*plan.notes, phrases.noise_warning(plan))):
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
-    limits = "Limits on θ" if plan.constant else "Limits, if all θ grew together"
+    limits = "Limits on θ, the received amplitude" if plan.constant else "Limits on θ, all rounds scaled alike"
+    if plan.constant and not plan.amplitudes.equal:
+        limits = "Limits on θ, the largest amplitude"
     console.print(_grid(limits, "largest θ", _limit_rows(plan)), "")
 
     total = plan.bound.total
-    terms = [(TERMS[name], f"{value:.5g}", f"{value / total:.1%}") for name, value in plan.bound.terms.items()]
+    labels = TERMS if plan.amplitudes.equal else TERMS | {"participation": "weights other than 1/N"}
+    terms = [(labels[name], f"{value:.5g}", f"{value / total:.1%}") for name, value in plan.bound.terms.items()]
     terms.append(("total", f"{total:.5g}", "100.0%"))
-    console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
-    if gap := phrases.gap_sentence(plan):
-        console.print(gap)
+    console.print(_grid("Bound on the optimality gap (Theorem 1)", "value", terms, "share"))
+    for line in filter(None, (phrases.gap_sentence(plan), phrases.converse_sentence(plan))):
+        console.print(line)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
-    console.print(_grid("Power, worst case", "W", _power_rows(plan)))
-    if on_air := phrases.air_sentence(plan):
-        console.print(on_air, style="dim")
+    console.print(_grid("Power in the worst case", "W", _power_rows(plan)))
+    for line in filter(None, (phrases.energy_sentence(plan), phrases.snr_sentence(plan), phrases.air_sentence(plan))):
+        console.print(line, style="dim")
     console.print("")
 
     console.print(_grid("Privacy", "ε", _privacy_rows(plan)))
@@ -104,9 +112,13 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
     )
     if budget.spent:
-        console.print(f"[dim]earlier trainings spent μ = {budget.spent:.4g} of it; this plan has the rest[/dim]")
-    if plan.problem.link.estimation_error:
+        console.print(f"[dim]earlier trainings spent μ = {budget.spent:.4g} of it; this plan uses the rest[/dim]")
+    if plan.problem.link.csi_error:
         console.print(_channel_basis(plan))
+    if plan.method.analog and plan.problem.link.measured_noise:
+        console.print(f"[dim]{phrases.measured_noise(plan.problem.link.measured_noise)}[/dim]")
+    if plan.method.analog and plan.problem.shared_noise:
+        console.print(f"[dim]{phrases.SHARED_NOISE}[/dim]")
     learning = plan.problem.learning
     if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
         console.print(
@@ -116,56 +128,81 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 
 
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
-    """Print the policies side by side, the optimum first."""
+    """Print the policies side by side, by expected accuracy where there is one, and what the columns mean."""
     best, timed = plans["optimal"], _timed(plans)
-    console.print(f"[bold]{escape(name)}[/bold] · {phrases.decision_sentence(best)}\n")
+    console.print(f"[bold]{escape(name)}[/bold] · {phrases.schedule_sentence(best)}\n")
     _print_policies(console, plans, failures)
-    measured = any(plan.prediction for plan in plans.values())
-    column = (
-        "expected: test accuracy, by the surrogate" if measured else "above: how far the bound is above the optimum's"
-    )
-    said = [bound_basis(best), f"{column}; W: worst case, all devices and rounds;"]
+    predicted = [plan.prediction is not None for plan in plans.values()]
+    lines = [_meaning_of_optimal(best), bound_basis(best)]
+    if "weighted" in plans:
+        lines.insert(1, "weighted: as optimal, and also over plans whose devices are not aligned.")
+    if any(predicted):
+        unknown = "" if all(predicted) else " (?: not covered)"
+        lines.append(f"expected: test accuracy by the accuracy surrogate{unknown}; the highest is first.")
+    else:
+        lines.append("above: how far the bound is above that of optimal.")
+    lines.append("W: power in the worst case, summed over devices and rounds.")
     if best.problem.link.bandwidth:
-        said.append("s: seconds on the air, all rounds;")
-    epsilon = "of all rounds" if timed else "of each round and of all"
+        lines.append("s: air time of all rounds in seconds.")
     if not best.constant:
-        said.append(f"devices: in the smallest and the largest round;{'' if timed else ' θ: in the largest;'}")
-        epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
-    for each in (*said, f"ε: exact, {epsilon}, {phrases.privacy_basis(best)}"):
-        console.print(each, style="dim")
+        lines.append(f"devices: in the smallest and the largest round{'' if timed else '; θ: in the largest'}.")
+    epsilon = "ε total: exact" if timed else "ε/round, ε total: exact"
+    if best.constant and not all(plan.equal_mu for plan in plans.values()):
+        epsilon += ", of the most exposed device"
+    if not best.constant:
+        epsilon += (
+            ", of the most exposed device" if timed else ", of the most exposed round and of the most exposed device"
+        )
+    lines.append(f"{epsilon}, {phrases.privacy_basis(best)}.")
+    empty = "" if all(plan.private for plan in plans.values()) else "; empty: the method is not private (ε = ∞)"
+    lines.append(f"limit: the constraint that binds (peak and total are powers){empty}.")
+    for line in lines:
+        console.print(line, style="dim")
 
 
-def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
-    """Print the policies once more, each planned for the same ε in total."""
-    console.print("")
-    _print_policies(console, plans, failures, f"At most ε = {compact(epsilon, 3)} in total for each of them")
+def _meaning_of_optimal(plan: Plan) -> str:
+    if plan.objective == "accuracy":
+        return "optimal: the highest expected accuracy among the scenario's aligned plans."
+    if plan.problem.time_varying or plan.problem.fleet.antennas > 1:
+        return "optimal: an aligned plan with a small bound of Theorem 1, not proved to be the smallest."
+    return "optimal: the smallest bound of Theorem 1 among the scenario's aligned plans."
+
+
+def print_equal_total(
+    console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str], *, source: str
+) -> None:
+    """Print the policies once more, each planned for the same ε in total, and the source of that ε."""
+    budget = f"ε = {compact(epsilon, 3)} in total"
+    console.print(f"\nPolicies with more rounds can spend more total ε. Below, each has at most {budget}, {source}.\n")
+    _print_policies(console, plans, failures, f"At most {budget} for every policy")
 
 
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
     best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
-    measured = any(plan.prediction for plan in plans.values())
+    predicted = any(plan.prediction for plan in plans.values())
     timed = _timed(plans)
-    figures: list[tuple[str, Callable[[Plan], str]]] = [
+    columns: list[tuple[str, Callable[[Plan], str]]] = [
         ("devices", _devices),
         ("rounds", lambda plan: f"{plan.rounds}"),
         *([] if timed else [("θ", lambda plan: compact(plan.alignment, 3))]),
         ("bound", lambda plan: compact(plan.bound.total, 4)),
         ("expected", lambda plan: "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}")
-        if measured
+        if predicted
         else ("above", lambda plan: above(plan.bound.total / best - 1)),
         ("W", lambda plan: compact(plan.power_total, 4)),
-        *([] if timed else [("ε each", lambda plan: _epsilon(plan, plan.epsilon_round))]),
-        ("ε all", lambda plan: _epsilon(plan, plan.epsilon_total)),
+        *([] if timed else [("ε/round", lambda plan: _epsilon(plan, plan.epsilon_round))]),
+        ("ε total", lambda plan: _epsilon(plan, plan.epsilon_total)),
         *([("symbols", lambda plan: compact(plan.channel_uses, 3))] if timed and not link.bandwidth else []),
         *([("s", lambda plan: compact(plan.air_time or 0.0, 3))] if timed and link.bandwidth else []),
     ]
-    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
+    table = plain_table("policy", *(name for name, _ in columns), "limit", left=("policy", "limit"), title=title)
+    marked = next(iter(plans)) if predicted else "optimal"
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
-            *(figure(plan) for _, figure in figures),
+            *(value(plan) for _, value in columns),
             LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
-            style="bold" if policy == "optimal" else "",
+            style="bold" if policy == marked else "",
         )
     unbounded = console.options.update(max_width=10_000)
     if console.measure(table, options=unbounded).maximum > console.width:
@@ -176,15 +213,17 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+    if any(CHOSEN_ON_DATA in plan.notes for plan in plans.values()):
+        console.print(f"[red]! {CHOSEN_ON_DATA}[/red]")
 
 
 def _timed(plans: Mapping[str, Plan]) -> bool:
-    """Whether symbols or seconds replace θ and ε per round; over the air, symbols are proportional to the rounds."""
+    """Return whether symbols or seconds replace θ and ε per round; over the air they only repeat the rounds."""
     return any(plan.problem.link.bandwidth or plan.method != OVER_THE_AIR for plan in plans.values())
 
 
 def _devices(plan: Plan) -> str:
-    """How many devices are scheduled; a range in large fleets in thousands, so that the column stays narrow."""
+    """Return the number of scheduled devices; a range in large fleets is in thousands, for a narrow column."""
     if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
     return devices_text(plan, "-")
@@ -196,36 +235,37 @@ def _epsilon(plan: Plan, epsilon: float) -> str:
 
 def _channel_basis(plan: Plan) -> str:
     link = plan.problem.link
-    if link.trust_estimates:
+    if link.assume_perfect_csi:
         return (
-            f"[bold red]! Imperfect CSI with an NMSE of {link.estimation_error:g} is not accounted for: devices may "
-            "arrive stronger than θ, and ε does not hold.[/bold red]"
+            f"[bold red]! Imperfect CSI with an NMSE of {link.csi_error:g} is not accounted for: the received "
+            "amplitude may exceed θ, and ε does not hold.[/bold red]"
         )
     return (
-        f"[dim]imperfect CSI, NMSE {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
-        f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
+        f"[dim]imperfect CSI, NMSE {link.csi_error:g}: the received amplitude may be {plan.amplification:.4g} "
+        f"times θ; ε accounts for it, except with probability {link.csi_failure:g}[/dim]"
     )
 
 
 def _limit_rows(plan: Plan) -> list[Row]:
-    """Return the largest θ that each limit allows, and the plan's own: one, or where rounds differ their range."""
+    """Return the largest θ that each limit allows, and the θ of the plan (the range where rounds or devices differ)."""
     rows = [
-        (LIMITS[limit], _figure(value), "broken" if limit in plan.violations else "binds" * (limit == plan.binding))
+        (LIMITS[limit], _figure(value), "exceeded" if limit in plan.violations else "binds" * (limit == plan.binding))
         for limit, value in plan.limits.items()
     ]
-    level = plan.amplitudes.level
-    chosen = {"chosen": plan.alignment}
+    level = plan.amplitudes.level if plan.amplitudes.equal or not plan.constant else plan.amplitudes.received(0)
+    thetas = {"this plan": plan.alignment}
     if _figure(level.min()) != _figure(level.max()):
-        chosen = {"chosen, largest": level.max(), "chosen, median": np.median(level), "chosen, smallest": level.min()}
-    rows += [(name, _figure(theta), f"ν = θ/ϖ = {theta / plan.clip_norm:.5g}") for name, theta in chosen.items()]
+        thetas = {"largest": level.max(), "median": np.median(level), "smallest": level.min()}
+        thetas = {f"this plan, {name}": theta for name, theta in thetas.items()}
+    rows += [(name, _figure(theta), f"ν = θ/ϖ = {theta / plan.clip_norm:.5g}") for name, theta in thetas.items()]
     return rows
 
 
 def _power_rows(plan: Plan) -> list[Row]:
-    """Return the power [W] of single devices and of all, in the worst case, and its share of peaks and batteries."""
+    """Return the power [W] of single devices and in total, with its share of the limits."""
     fleet, budget, all_devices = plan.problem.fleet, plan.problem.budget, plan.power_total
     if not all_devices:
-        return [("all devices, all rounds", _figure(0.0), "no radio")]
+        return [("sum over devices and rounds", _figure(0.0), "no radio")]
     total = plan.sequence.device_power(plan.rounds)
     most = int(plan.power.argmax())
     peak = f"{100 * plan.power[most] / fleet.peak_power[plan.scheduled[most]]:.3g}% of peak"
@@ -239,34 +279,36 @@ def _power_rows(plan: Plan) -> list[Row]:
         used = total / batteries
         worst = int(used.argmax())
         share = f"{used[worst]:.1%} of {batteries[worst]:g} W"
-        rows.append((f"emptiest battery, of device {plan.scheduled[worst]}", _figure(total[worst]), share))
-    share = f"{all_devices / budget.total_power:.1%} of {budget.total_power:g} W"
-    return [*rows, ("all devices, all rounds", _figure(all_devices), share)]
+        rows.append((f"most used battery, of device {plan.scheduled[worst]}", _figure(total[worst]), share))
+    share = f"{all_devices / budget.total_power:.1%} of {budget.total_power:g} W (budget)"
+    return [*rows, ("sum over devices and rounds", _figure(all_devices), share)]
 
 
 def _privacy_rows(plan: Plan) -> list[Row]:
-    """Return ε of one round and of all."""
+    """Return ε per round and in total."""
     if not plan.private:
-        return [("none: the method has no ε", "∞", "")]
-    if plan.constant:
-        one, sum_of = "one round", "μ√I"
-        all_of_them = "the only round" if plan.rounds == 1 else f"all {plan.rounds} rounds"
-    else:
-        one, all_of_them, sum_of = "most exposed round", "most exposed device, its rounds", "√Σμ²"
+        return [("none: the method is not private", "∞", "")]
+    one, total = "per round", f"in total ({phrases.count(plan.rounds, 'round')})"
+    if not plan.constant:
+        one = "most exposed round"
+    if not (plan.constant and plan.equal_mu):
+        total = "in total, most exposed device"
     rows = [
-        (f"Lemma 1, {one}", _figure(plan.epsilon_paper), VALIDITY[plan.epsilon_paper_validity]),
+        (f"Lemma 1, {one}", _figure(plan.epsilon_paper), phrases.VALIDITY[plan.epsilon_paper_validity]),
         (f"exact, {one}", _figure(plan.epsilon_round), f"μ = {plan.mu_round:.5g}"),
-        (f"exact, {all_of_them}", _figure(plan.epsilon_total), f"{sum_of} = {plan.mu_total:.5g}"),
+        (f"exact, {total}", _figure(plan.epsilon_total), f"μ in total = {plan.mu_total:.5g}"),
     ]
     if plan.problem.fleet.antennas > 1:
-        trust: Trust = "combiner" if plan.problem.link.trust == "radio" else "radio"
-        who = "if all antennas' signals were kept" if trust == "radio" else "if one combined signal were kept"
+        adversary: Adversary = "combined" if plan.problem.link.adversary == "all_antennas" else "all_antennas"
+        signals = "all antennas' signals" if adversary == "all_antennas" else "the combined signal"
         try:
-            other = plan.against(trust)
+            other = plan.against(adversary)
         except InfeasibleError:
-            rows.append((f"the same, {who}", "∞", "nothing is claimed"))
+            rows.append((f"in total, against {signals}", "∞", "no claim"))
         else:
-            rows.append((f"the same, {who}", _figure(other.epsilon_total), f"{sum_of} = {other.mu_total:.5g}"))
+            rows.append(
+                (f"in total, against {signals}", _figure(other.epsilon_total), f"μ in total = {other.mu_total:.5g}")
+            )
     return rows
 
 
@@ -285,7 +327,7 @@ def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Tabl
 
 
 def as_text(show: Callable[[Console], None]) -> str:
-    """Return what `show` prints on a console of 80 columns, as plain text."""
+    """Return the output of `show` on a console of 80 columns, as plain text."""
     console = Console(file=io.StringIO(), width=80, highlight=False, color_system=None)
     with console.capture() as captured:
         show(console)
@@ -293,7 +335,7 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 
 def as_html(show: Callable[[Console], None]) -> str:
-    """Return what `show` prints as HTML for a notebook: tables as tables, everything else as paragraphs."""
+    """Return the output of `show` as HTML for a notebook: tables as tables, texts as paragraphs."""
     page = HtmlConsole()
     show(page)
     return page.html()

@@ -1,1 +1,1 @@
-"""A training: the round loop, the noise, what is kept on disk, and several processes."""
+"""Training: the round loop, the noise, the run directory, and runs over several processes."""

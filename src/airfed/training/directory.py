@@ -1,9 +1,9 @@
-"""A run on disk: what was decided, what happened, and enough to resume after any interruption.
+"""The run directory: the files of a run, from which it can be resumed after any interruption.
 
 A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
-`metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to
-line by line and flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is
-ever read. This module writes the files and checks each on its own; `airfed.training.run` checks them together.
+`metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors`, `checkpoints/` and, until a run with a private record
+ends, `secret.key`. Every file is either appended to line by line and flushed, or replaced atomically. No pickle is ever
+read. This module writes the files and checks each on its own; `airfed.training.run` checks them together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
-from airfed._disk import flush, locked, write_whole
+from airfed._disk import flush, locked, sync_directory, write_atomic
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.training import formats
 from airfed.training.formats import FORMAT, Manifest, PlanFigures
@@ -33,27 +34,28 @@ from airfed.training.state import Checkpoint, decode, encode
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
 _KEPT_CHECKPOINTS: Final = 3
-_LARGEST: Final = 2**28  # bytes of a file that is read as a whole; a plan of 10⁶ devices has 60 MB
-_LARGEST_CHECKPOINT: Final = 2**33  # bytes
-_LONGEST_LINE: Final = 2**16  # bytes of a round's record
+_MAX_FILE_SIZE: Final = 2**28  # bytes; a plan of 10⁶ devices has 60 MB
+_MAX_CHECKPOINT_SIZE: Final = 2**33  # bytes
+_SECRET_SIZE: Final = 32  # bytes
+_MAX_LINE_SIZE: Final = 2**16  # bytes of a round's record
 _OWN_FILES: Final = {
     *("scenario.toml", "plan.json", "run.json", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl"),
-    *("model.safetensors", ".lock"),
+    *("model.safetensors", "secret.key", ".lock"),
 }
 _HALF_WRITTEN: Final = re.compile(rf"\.({'|'.join(map(re.escape, sorted(_OWN_FILES)))})(\.\d+)?\.part")
 
 
 class RunError(ValueError):
-    """A run directory cannot be used as asked; the message is the user's."""
+    """A run directory cannot be used."""
 
 
 class OtherVersion(RunError):
-    """Another version of airfed made the run."""
+    """Another version of airfed wrote the run."""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run. What cannot be read raises `RunError`, what cannot be written `OSError`."""
+    """The files of one run. Methods raise `RunError` if a file cannot be read, `OSError` if it cannot be written."""
 
     path: Path
 
@@ -63,40 +65,40 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether the directory contains a run."""
         return self.file("run.json").is_file()
 
     def check(self, *, resume: bool) -> None:
-        """Raise RunError unless a run can begin here or, with `resume`, go on. Nothing is written.
+        """Raise RunError unless a run can start here or, with `resume`, be resumed. Nothing is written.
 
-        A beginning that was cut short before `run.json` counts as none, unless anything in it speaks of a round.
+        A start that was interrupted before `run.json` counts as no run, unless a round may have been charged.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"Expected {self.path} to be a folder; it is a file.")
+            raise RunError(f"{self.path} is a file, not a directory. Choose another --out.")
         if self.exists:
             if not resume:
-                raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
+                raise RunError(f"{self.path} already contains a run. Choose another --out, or use --resume.")
             # Before a round is charged that could not be saved.
             for item in (*map(self.file, sorted({*_OWN_FILES, "checkpoints"})), *self._checkpoint_files()):
-                kind = "folder" if item.name == "checkpoints" else "file"
-                if item.exists() and item.is_dir() != (kind == "folder"):
-                    raise RunError(f"Expected {item} to be a {kind}; it is none. Move it away.")
+                kind = "directory" if item.name == "checkpoints" else "file"
+                if item.exists() and item.is_dir() != (kind == "directory"):
+                    raise RunError(f"{item} must be a {kind}, but it is not. Move it away.")
             return
         if resume and not self.path.is_dir():
-            raise RunError(f"Expected a run to resume in {self.path}; there is none.")
-        found = sorted(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
-        own = {*_OWN_FILES, "checkpoints"} if ".lock" in found else set()  # without our lock all are somebody else's
-        for name in found:
+            raise RunError(f"There is no run to resume in {self.path}.")
+        names = sorted(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
+        own = {*_OWN_FILES, "checkpoints"} if ".lock" in names else set()  # without our lock no file is ours
+        for name in names:
             if name not in own and not (own and _HALF_WRITTEN.fullmatch(name)):
-                raise RunError(f"Expected {self.path} to be empty or a run; it holds {name!r}.")
+                raise RunError(f"{self.path} is neither empty nor a run: it contains {name!r}. Choose another --out.")
         if trace := self._trace():
             raise RunError(
-                f"Expected run.json beside {trace} in {self.path}: what was spent there cannot be gone on with, and "
-                "must not be forgotten. Bring run.json back, or give another --out."
+                f"{self.path} contains {trace} of charged rounds but no run.json, so it cannot be resumed. "
+                "Restore run.json or choose another --out."
             )
 
     def _trace(self) -> str:
-        """What a run has left that got further than its beginning, in a directory without run.json; "" for nothing."""
+        """Return a file that shows that rounds were charged, in a directory without run.json; "" if there is none."""
         for name in ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv"):
             if self.file(name).exists() or self.file(name).is_symlink():
                 return name
@@ -112,33 +114,56 @@ class RunDirectory:
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
     ) -> Ledger:
-        """Create the first files, and return the ledger, whose first line holds the digests of the others.
+        """Create the first files, and return the ledger, whose header contains the digests of the others.
 
-        `run.json` comes last: then the run has begun.
+        `run.json` is written last: it marks the directory as a run.
         """
         run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
-        write_whole(self.file("scenario.toml"), scenario)
-        write_whole(self.file("plan.json"), plan)
+        write_atomic(self.file("scenario.toml"), scenario)
+        write_atomic(self.file("plan.json"), plan)
         file = self.file("ledger.jsonl")
-        file.unlink(missing_ok=True)  # of a beginning cut short; `check` has seen that nothing is charged in it
+        file.unlink(missing_ok=True)  # of an interrupted start; `check` made sure that it contains no charge
         ledger = Ledger.create(file, {**ledger_header, "run_sha256": sha256(run)})
-        write_whole(self.file("run.json"), run)
+        write_atomic(self.file("run.json"), run)
         return ledger
 
+    def new_secret(self) -> bytes:
+        """Write and return a new secret, which keys the digests of a private record; only the owner can read it."""
+        self.delete_secret()  # of an interrupted start
+        secret, flags = secrets.token_bytes(_SECRET_SIZE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(self.file("secret.key"), flags, 0o600), "wb") as stream:
+            flush(stream, secret)
+        sync_directory(self.path)
+        return secret
+
+    def secret(self) -> bytes:
+        """Return the secret of a private record; empty after `delete_secret`."""
+        if not self.file("secret.key").exists():
+            return b""
+        secret = self.read("secret.key")
+        if len(secret) != _SECRET_SIZE:
+            raise RunError(f"{self.file('secret.key')} is damaged.")
+        return secret
+
+    def delete_secret(self) -> None:
+        """Delete the secret, if there is one."""
+        self.file("secret.key").unlink(missing_ok=True)
+        sync_directory(self.path)
+
     def manifest(self) -> Manifest:
-        """Return `run.json`; raises `OtherVersion` where another version of airfed made the run."""
+        """Return `run.json`; raises `OtherVersion` if another version of airfed wrote the run."""
         file = self.file("run.json")
         if not file.exists():
-            raise RunError(f"Expected a run in {self.path}; there is none.")
+            raise RunError(f"There is no run in {self.path}.")
         content = self.read(file.name)
         try:
             form = json.loads(content).get("format")
         except (ValueError, RecursionError, AttributeError):
-            raise RunError(f"Cannot read {file}: it is damaged.") from None
+            raise RunError(f"{file} is damaged.") from None
         if isinstance(form, int) and form != FORMAT:
             version = "airfed 0.2.0 or older" if form < FORMAT else "a later version of airfed"
-            raise OtherVersion(f"The run in {self.path} was made by {version}, and can be read by that version.")
+            raise OtherVersion(f"The run in {self.path} was written by {version}. Use that version to read it.")
         return self._checked(formats.MANIFEST, content, file.name)
 
     def plan(self) -> PlanFigures:
@@ -146,20 +171,20 @@ class RunDirectory:
         return self._checked(formats.PLAN, self.read("plan.json"), "plan.json")
 
     def devices(self) -> list[dict[str, float]]:
-        """Return what each device has transmitted, as `devices.csv` says; empty where there is none."""
+        """Return the rows of `devices.csv`, the power of each device; empty if there is no such file."""
         file = self.file("devices.csv")
         if not file.exists():
             return []
         try:
             lines = io.StringIO(self.read(file.name).decode())
-            read = csv.DictReader(lines, restval="")  # a cell that is missing is no number, and is named
+            read = csv.DictReader(lines, restval="")  # a missing value fails the validation
             rows: list[dict[str, Any]] = [dict(formats.DEVICE.validate_strings(row)) for row in read]
         except (UnicodeDecodeError, csv.Error):
             raise RunError(f"{file} is damaged.") from None
         except ValidationError as error:
-            raise RunError(f"{file} is damaged: {formats.complaint(error)}.") from None
+            raise RunError(f"{file} is damaged: {formats.describe(error)}.") from None
         if not rows:
-            raise RunError(f"{file} is damaged: it names no device.")
+            raise RunError(f"{file} is damaged: it contains no device.")
         return rows
 
     def read(self, name: str) -> bytes:
@@ -167,9 +192,9 @@ class RunDirectory:
         file = self.file(name)
         try:
             if not file.is_file():
-                raise RunError(f"Expected a file at {file}; {'this is none' if file.exists() else 'it is missing'}.")
-            if file.stat().st_size > _LARGEST:
-                raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 20} MiB.")
+                raise RunError(f"{file} is {'not a file' if file.exists() else 'missing'}.")
+            if file.stat().st_size > _MAX_FILE_SIZE:
+                raise RunError(f"{file} must be smaller than {_MAX_FILE_SIZE >> 20} MiB.")
             return file.read_bytes()
         except OSError as error:
             raise RunError(f"Cannot read {file}: {error.strerror}.") from None
@@ -178,11 +203,11 @@ class RunDirectory:
         try:
             return kind.validate_json(content)
         except ValidationError as error:
-            raise RunError(f"{self.file(name)} is damaged: {formats.complaint(error)}.") from None
+            raise RunError(f"{self.file(name)} is damaged: {formats.describe(error)}.") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run; make its folder, and remove it again if nothing is written."""
+        """Lock this run against other processes; create its directory, and remove it again if it stays empty."""
         with ExitStack() as stack:
             new = not self.path.exists()
             try:
@@ -191,9 +216,9 @@ class RunDirectory:
             except BlockingIOError:
                 raise RunError(f"Another process is running in {self.path}.") from None
             except OSError as error:
-                raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
-            for left in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # by a kill in mid-write
-                left.unlink(missing_ok=True)
+                raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+            for part in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # of interrupted writes
+                part.unlink(missing_ok=True)
             try:
                 yield
             finally:
@@ -203,73 +228,73 @@ class RunDirectory:
                         self.path.rmdir()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint whole, then forget all but the last few."""
+        """Write a checkpoint atomically, then delete all but the last few."""
         folder = self.file("checkpoints")
         folder.mkdir(exist_ok=True)
-        write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
+        write_atomic(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
         for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
             old.unlink(missing_ok=True)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is intact, or None; damaged ones are reported and passed over."""
+        """Return the newest intact checkpoint, or None; damaged ones are logged and skipped."""
         for file in self._checkpoint_files():
             try:
-                if not file.is_file() or file.stat().st_size > _LARGEST_CHECKPOINT:
-                    raise ValueError("it is no file, or far too large")
+                if not file.is_file() or file.stat().st_size > _MAX_CHECKPOINT_SIZE:
+                    raise ValueError("it is not a file, or far too large")
                 return decode(file.read_bytes())
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 _LOG.warning("checkpoint %s is damaged (%s); trying the one before", file.name, error)
         return None
 
     def _checkpoint_files(self) -> list[Path]:
-        found = self.file("checkpoints").glob("round-*.safetensors")
-        return sorted(found, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first, past 10⁶ too
+        files = self.file("checkpoints").glob("round-*.safetensors")
+        return sorted(files, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it."""
+        """Append one round to `metrics.jsonl` and flush it, so that no checkpoint is ahead of the metrics."""
         with self.file("metrics.jsonl").open("ab") as stream:
             flush(stream, json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds recorded so far; a half-written last line, which a crash leaves, is passed over."""
+        """Return the recorded rounds; a half-written last line is ignored."""
         file = self.file("metrics.jsonl")
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         for number, line in enumerate(self._metric_lines(), start=1):
             try:
                 record: dict[str, Any] = dict(formats.ROUND.validate_json(line))
             except ValidationError as error:
-                raise RunError(f"{file}: line {number} is damaged: {formats.complaint(error)}.") from None
-            if record["round"] != len(found):
-                raise RunError(f"{file}: line {number} is of round {record['round'] + 1}, not of round {number}.")
-            found.append(record)
-        return found
+                raise RunError(f"{file}: line {number} is damaged: {formats.describe(error)}.") from None
+            if record["round"] != len(records):
+                raise RunError(f"{file}: line {number} contains round {record['round'] + 1} instead of {number}.")
+            records.append(record)
+        return records
 
     def rewind_metrics(self, rounds: int) -> None:
-        """Forget the rounds from number `rounds` on: they will be trained again."""
+        """Remove the rounds from index `rounds` on, which will be trained again."""
         kept = self._metric_lines()[:rounds]
         if len(kept) < rounds:
-            raise RunError(f"Expected {rounds} rounds in {self.file('metrics.jsonl')}; it holds {len(kept)}.")
-        write_whole(self.file("metrics.jsonl"), b"".join(kept))
+            raise RunError(f"{self.file('metrics.jsonl')} must contain {rounds} rounds, but contains {len(kept)}.")
+        write_atomic(self.file("metrics.jsonl"), b"".join(kept))
 
     def _metric_lines(self) -> list[bytes]:
-        """The complete lines of `metrics.jsonl`."""
+        """Return the complete lines of `metrics.jsonl`."""
         content = self.read("metrics.jsonl") if self.file("metrics.jsonl").exists() else b""
         *lines, torn = content.split(b"\n")
-        if len(torn) > _LONGEST_LINE or b"\0" in torn:  # no crash of ours leaves that
-            raise RunError(f"{self.file('metrics.jsonl')}: what follows line {len(lines)} is no record.")
+        if len(torn) > _MAX_LINE_SIZE or b"\0" in torn:  # not left by an interrupted write
+            raise RunError(f"{self.file('metrics.jsonl')}: the content after line {len(lines)} is not a record.")
         return [line + b"\n" for line in lines]
 
     def finish(self, model: bytes, devices: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write `metrics.csv`, what each device transmitted (`devices.csv`, if it is known), and the trained model."""
+        """Write `metrics.csv`, `devices.csv` (if the power of each device is known) and the trained model."""
         rounds = self.read_metrics()
         if rounds:
-            write_whole(self.file("metrics.csv"), csv_text([formats.flat(record) for record in rounds]).encode())
+            write_atomic(self.file("metrics.csv"), csv_text([formats.flat(record) for record in rounds]).encode())
         if devices:
-            write_whole(self.file("devices.csv"), csv_text(devices).encode())
-        write_whole(self.file("model.safetensors"), model)
+            write_atomic(self.file("devices.csv"), csv_text(devices).encode())
+        write_atomic(self.file("model.safetensors"), model)
 
     def model_digest(self) -> str:
-        """Return the SHA-256 of the trained model's file; "" where there is none."""
+        """Return the SHA-256 of the trained model's file; "" if there is none."""
         file = self.file("model.safetensors")
         try:
             if not file.is_file():
@@ -281,23 +306,23 @@ class RunDirectory:
 
 
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
-    """Return the run directories up to `depth` levels below a folder, by their paths; `most` ends the search.
+    """Return up to `most` run directories, at most `depth` levels below a folder, sorted by path.
 
-    Hidden folders and links are not followed. A folder below that cannot be listed is returned as well: there may be a
-    run in it. Where the folder itself cannot be listed, OSError is raised.
+    Hidden directories and links are not followed. A directory that cannot be listed is returned as well: it may contain
+    a run. If the folder itself cannot be listed, OSError is raised.
     """
     found: list[Path] = []
 
     def note(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # gone since it was found
+        if not isinstance(error, FileNotFoundError):  # deleted meanwhile
             if Path(error.filename) == folder:
                 raise error
             found.append(Path(error.filename))
 
-    for place, inner, files in os.walk(folder, onerror=note):
-        level = len(Path(place).relative_to(folder).parts)
+    for path, inner, files in os.walk(folder, onerror=note):
+        level = len(Path(path).relative_to(folder).parts)
         run = level > 0 and "run.json" in files
-        found += [Path(place)] if run else []
+        found += [Path(path)] if run else []
         inner[:] = [] if run or level == depth else [name for name in inner if not name.startswith(".")]
         if most is not None and len(found) >= most:
             break

@@ -1,9 +1,9 @@
-"""Several processes that train one run together: each holds a share of the devices.
+"""Distributed runs: several processes train one run together, each with a part of the devices.
 
 The all-reduce is the superposition. Per round the processes exchange one vector of d + 5 integers (2Ad + 5 with A
-antennas; d more where devices are misaligned), the noise, one number and a few flags, whatever the number of devices.
-The sums are integers, so their result has the same bits for every number of processes. Rank 0 alone draws the noise,
-keeps the ledger and writes to the disk; the `Shared...` wrappers see to that, and the round loop knows nothing of it.
+antennas; d more if devices are misaligned), the noise, one number and a few flags, for any number of devices. The sums
+are integers, so they have the same bits for every number of processes. Only rank 0 draws the noise, keeps the ledger
+and writes to the disk; the `Shared...` wrappers hide this from the round loop.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from numpy.typing import NDArray
 from airfed.aircomp import Superposition
 from airfed.planning import Plan
 from airfed.training.directory import RunError
-from airfed.training.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
+from airfed.training.loop import NoRecorder, Parameters, Recorder, Round, Stopped, Trainer
 from airfed.training.noise import NoiseSource, Vector
 from airfed.training.setup import Setup
 
-_FOREVER: Final = timedelta(days=365)  # how long an exchange may take; the heartbeat says when to give it up
-_GATHERING: Final = 300.0  # s, at least, for all processes to come: people start hosts one after the other
-_GIVEN_UP: Final = "Another process of this run has given it up."
+_FOREVER: Final = timedelta(days=365)  # timeout of an exchange; the heartbeat detects lost processes
+_START_TIMEOUT: Final = 300.0  # s, at least, for all processes to start: people start hosts one after the other
+_STOPPED: Final = "Another process of this run has stopped."
 _BEAT: Final = 1.0  # s between two beats, at most
-_BEATS: Final = 20  # within the patience, at least
-_SILENT: Final = 4  # beats without a sign of a process whose connections are closed: it has ended
-_RTOL: Final = 1e-12  # by which the sums behind a plan may differ from one processor to another
+_BEATS: Final = 20  # within the process_timeout, at least
+_MISSED: Final = 4  # missed beats after which a process whose connections are closed has ended
+_RTOL: Final = 1e-12  # by which the sums behind a plan may differ between processors
 
 
 class LostProcess(Exception):
-    """Another process of the run has ended or is not alive; this one should end by `leave`."""
+    """Another process of the run has ended or does not respond; this one should end by `leave`."""
 
 
-class Group:
-    """The processes of one run: this one alone."""
+class ProcessGroup:
+    """The processes of a run; this base class is a group of one process."""
 
     rank = 0
     size = 1
@@ -56,10 +56,10 @@ class Group:
         return devices[self.rank :: self.size]
 
     def merge(self, superposition: Superposition) -> None:
-        """Add the superpositions of all processes, in every one of them."""
+        """Add the superpositions of all processes, in each of them."""
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is raised in any process; all must call it together."""
+        """Return whether the flag is set in any process; all processes must call it together."""
         return flag
 
     def broadcast(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -67,24 +67,24 @@ class Group:
         return values
 
 
-class Cluster(Group):
+class TorchProcessGroup(ProcessGroup):
     """The processes that torchrun has started.
 
-    A process waits for another as long as that one is alive, however long it computes. Where one has not come, or has
-    given no sign of life for `patience` seconds, any call raises LostProcess.
+    A process waits for another as long as that one is alive, however long it computes. If one does not start, or sends
+    no heartbeat for `process_timeout` seconds, every call raises LostProcess.
     """
 
-    def __init__(self, patience: float) -> None:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store is one sentence of ours, not a stack trace
+    def __init__(self, process_timeout: float) -> None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack trace for a lost store
         import torch.distributed
 
         self._torch: Any = torch
-        self._patience, self._gathering = patience, max(patience, _GATHERING)
+        self._timeout, self._start_timeout = process_timeout, max(process_timeout, _START_TIMEOUT)
         self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
         master, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
         address = "127.0.0.1" if _number("LOCAL_WORLD_SIZE", "1") == self.size else own_address(master, port)
         store = self._store(master, port)
-        self._heartbeat = Heartbeat(store.clone(), self.rank, self.size, patience)
+        self._heartbeat = Heartbeat(store.clone(), self.rank, self.size, process_timeout)
         self._names = self._meet(store, f"rank {self.rank} on {socket.gethostname()} ({address})")
         _check_reachable(self._names)
         self._heartbeat.start()
@@ -104,7 +104,7 @@ class Cluster(Group):
         superposition.norm_max = float(self._reduce(np.array([superposition.norm_max]), "MAX")[0])
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is raised in any process."""
+        """Return whether the flag is set in any process."""
         return bool(self._reduce(np.array([int(flag)]), "MAX")[0])
 
     def broadcast(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -114,12 +114,12 @@ class Cluster(Group):
         return np.asarray(tensor.numpy())
 
     def _reduce(self, values: NDArray[Any], operation: str) -> NDArray[Any]:
-        tensor = self._torch.tensor(values)  # a copy: the caller's array stays as it is
+        tensor = self._torch.tensor(values)  # a copy of the caller's array
         self._run(lambda: self._group.allreduce([tensor], getattr(self._torch.distributed.ReduceOp, operation)).wait())
         return np.asarray(tensor.numpy())
 
     def _run(self, exchange: Callable[[], Any]) -> Any:
-        """Wait for an exchange as long as all processes are alive; one that is given up hangs in its daemon thread."""
+        """Wait for an exchange as long as all processes are alive; an abandoned one hangs in its daemon thread."""
         done: Future[Any] = Future()
 
         def work() -> None:
@@ -133,112 +133,112 @@ class Cluster(Group):
         threading.Thread(target=work, daemon=True).start()
         while True:
             try:
-                found = done.result(beat.interval)
+                result = done.result(beat.interval)
                 self._intact = True
-                return found
+                return result
             except TimeoutError:
                 if lost := beat.lost():
-                    raise LostProcess(f"{self._have(lost)} not been heard for {self._patience:g} s.") from None
+                    raise LostProcess(f"{self._have(lost)} not responded for {self._timeout:g} s.") from None
                 unreached = unreached + 1 if beat.all_here() else 0
                 if unreached >= beat.limit:
-                    raise LostProcess(f"Not all processes have reached each other for {self._patience:g} s.") from None
+                    raise LostProcess(f"Not all processes have reached each other for {self._timeout:g} s.") from None
             except RuntimeError as error:  # the other side has closed a connection
                 ended = beat.ended()
-                said = f"{self._have(ended)} ended, or cannot be reached." if ended else _GIVEN_UP
-                raise LostProcess(said) from error
+                raise LostProcess(f"{self._have(ended)} ended or cannot be reached." if ended else _STOPPED) from error
 
     def _have(self, ranks: Sequence[int]) -> str:
-        """The processes as the beginning of a sentence."""
+        """Return the processes as the start of a sentence."""
         text = ", ".join(self._names[rank] for rank in ranks)
         return f"{text[0].upper()}{text[1:]} {'has' if len(ranks) == 1 else 'have'}"
 
     def _store(self, host: str, port: int) -> Any:
-        """The store where the processes meet; under torchrun its agent keeps it, otherwise rank 0."""
-        leads, seconds = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True", self._gathering
+        """Return the store of the process group; torchrun's agent hosts it, otherwise rank 0."""
+        leads = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        seconds = self._start_timeout
 
-        def answers() -> bool:  # torch's own attempts would fill the screen
+        def answers() -> bool:  # torch would print every attempt
             with suppress(OSError), socket.create_connection((host, port), timeout=5.0):
                 return True
             return False
 
         if not leads and not _within(seconds, answers):
-            raise LostProcess(f"Nobody has answered at {host}:{port} (MASTER_ADDR, MASTER_PORT) for {seconds:g} s.")
+            raise LostProcess(f"No process has answered at {host}:{port} (MASTER_ADDR, MASTER_PORT) for {seconds:g} s.")
         try:
             store = self._torch.distributed.TCPStore(host, port, is_master=leads, wait_for_workers=False)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"Expected to meet the other processes at {host}:{port}: {reason}") from error
+            raise ValueError(f"Cannot connect to the other processes at {host}:{port}: {reason}") from error
         return self._torch.distributed.PrefixStore(f"airfed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def _meet(self, store: Any, name: str) -> list[str]:
-        """Tell the others the name of this process, wait for them, and return all names."""
+        """Publish the name of this process, wait for the others, and return all names."""
         keys = [f"name/{rank}" for rank in range(self.size)]
         try:
             store.set(keys[self.rank], name)
-            if _within(self._gathering, lambda: store.check(keys)):
+            if _within(self._start_timeout, lambda: store.check(keys)):
                 return [value.decode() for value in store.multi_get(keys)]
             missing = next(rank for rank, key in enumerate(keys) if not store.check([key]))
         except RuntimeError as error:
-            raise LostProcess(_GIVEN_UP) from error
-        raise LostProcess(f"Rank {missing} of {self.size} has not come within {self._gathering:g} s.")
+            raise LostProcess(_STOPPED) from error
+        raise LostProcess(f"Rank {missing} of {self.size} has not started within {self._start_timeout:g} s.")
 
 
 class Heartbeat:
-    """Counts for this process in a key of the store from `start` on, and knows which processes have stopped counting.
+    """Counts up a key of the store for this process from `start` on, and detects processes that stop counting.
 
-    A thread counts, so a process that computes for hours is alive, and one that is stopped, or cut off from the store,
-    is not. Silence is counted in beats, not by the clock: processes that sleep and wake together lose nobody. Nothing
-    else uses the connection to the store: a call to one that is cut off hangs.
+    A thread counts, so a process that computes for hours is alive. A process that is stopped, or cut off from the
+    store, is not. Missed beats are counted instead of seconds: if all processes sleep and wake together, none is lost.
+    Nothing else uses the connection to the store, since a call hangs when the connection is cut.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, patience: float) -> None:
-        self.interval = min(_BEAT, patience / _BEATS)
-        self.limit = math.ceil(patience / self.interval)
-        self.exchange = 0  # the exchange with the others that this process has come to
+    def __init__(self, store: Any, rank: int, size: int, process_timeout: float) -> None:
+        self.interval = min(_BEAT, process_timeout / _BEATS)
+        self.limit = math.ceil(process_timeout / self.interval)
+        self.exchange = 0  # the index of the current exchange of this process
         self._store, self._key = store, f"beat/{rank}"
         self._keys = [f"beat/{one}" for one in range(size)]
         self._missed, self._exchanges = [0] * size, [0] * size
         self._beats = self._seen = self._stale = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._count, name="airfed-heartbeat", daemon=True)
-        store.set(self._key, "0 0")  # before anybody looks: reading a key that is missing waits for it
+        store.set(self._key, "0 0")  # before any process reads it: reading a missing key blocks
 
     def start(self) -> None:
-        """Begin to count; all processes have made their heartbeats."""
+        """Start counting, after all processes have created their heartbeats."""
         self._thread.start()
 
     def close(self, *, wait: bool = False) -> None:
-        """Fall silent; `wait` for the thread: Python aborts where one comes back from the store while it ends."""
+        """Stop counting; `wait` for the thread: Python aborts if it returns from the store during shutdown."""
         self._closed.set()
         if wait:
             self._thread.join(self.limit * self.interval)
 
     def lost(self) -> list[int]:
-        """Return the ranks that are lost; a waiting process asks once an interval. A dead store is rank 0, its host."""
+        """Return the lost ranks; call once per interval. A lost store counts as rank 0, its host."""
         self._stale = 0 if self._seen != self._beats else self._stale + 1
         self._seen = self._beats
-        return [0] if self._stale >= self.limit else self._silent(self.limit)
+        return [0] if self._stale >= self.limit else self._unresponsive(self.limit)
 
     def ended(self) -> list[int]:
-        """Wait a few beats, and return the ranks that are silent."""
-        for _ in range(3 * _SILENT):
+        """Wait a few beats, and return the ranks that do not respond."""
+        for _ in range(3 * _MISSED):
             if not self._thread.is_alive():
                 return [0]
-            if silent := self._silent(_SILENT):
-                return silent
+            if ranks := self._unresponsive(_MISSED):
+                return ranks
             self._closed.wait(self.interval)
         return []
 
     def all_here(self) -> bool:
-        """Return whether all processes are alive and have come to the exchange in which this one waits."""
-        return self._stale <= 1 and not self._silent(2) and min(self._exchanges) >= self.exchange
+        """Return whether all processes are alive and have reached the current exchange."""
+        return self._stale <= 1 and not self._unresponsive(2) and min(self._exchanges) >= self.exchange
 
-    def _silent(self, beats: int) -> list[int]:
+    def _unresponsive(self, beats: int) -> list[int]:
         return [rank for rank, missed in enumerate(self._missed) if missed >= beats]
 
     def _count(self) -> None:
         before: list[bytes] = [b""] * len(self._keys)
-        with suppress(RuntimeError):  # the store has ended: `ended` and `lost` notice
+        with suppress(RuntimeError):  # the store has ended: `ended` and `lost` detect it
             while not self._closed.wait(self.interval):
                 self._store.set(self._key, f"{self._beats + 1} {self.exchange}")
                 now = self._store.multi_get(self._keys)
@@ -250,24 +250,24 @@ class Heartbeat:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, for threads may hang in torch; Python aborts where one of them comes back meanwhile."""
+    """End this process at once: threads may hang in torch, and Python aborts if one returns during shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 @contextmanager
-def join(patience: float = 50.0) -> Iterator[Group]:
-    """Yield the processes that torchrun has started together with this one, or `Group`; `patience` as in `Cluster`."""
+def join(process_timeout: float = 50.0) -> Iterator[ProcessGroup]:
+    """Yield the process group that torchrun has started, or one of this process alone."""
     if "MASTER_ADDR" in os.environ and _number("WORLD_SIZE", "1") > 1:
-        with closing(Cluster(patience)) as cluster:
-            yield cluster
+        with closing(TorchProcessGroup(process_timeout)) as group:
+            yield group
     else:
-        yield Group()
+        yield ProcessGroup()
 
 
 def own_address(other: str, port: int) -> str:
-    """Return the address of this host from which it would reach another; nothing is sent."""
+    """Return the address of this host on the route to another; nothing is sent."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(other, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -275,15 +275,15 @@ def own_address(other: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         why = error.strerror or error
-        raise ValueError(f"Expected MASTER_ADDR to be a host that can be reached from here; {other}: {why}.") from None
+        raise ValueError(f"MASTER_ADDR must be a host that this one can reach, got {other}: {why}.") from None
 
 
 def _check_reachable(names: Sequence[str]) -> None:
     inward = [name for name in names if "(127." in name or "(::1)" in name]
     if 0 < len(inward) < len(names):
         raise ValueError(
-            f"Expected addresses that every host reaches; {inward[0]} is known by its own name for itself: "
-            "let MASTER_ADDR (torchrun --local-addr or --master-addr) be its address in the network."
+            f"Other hosts cannot reach {inward[0]} at its loopback address. Set MASTER_ADDR (torchrun --local-addr or "
+            "--master-addr) to its address in the network."
         )
 
 
@@ -292,7 +292,7 @@ def _number(variable: str, default: str = "") -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"Expected {variable} to be a number, as torchrun sets it; it is {text!r}.") from None
+        raise ValueError(f"{variable} must be a whole number, as torchrun sets it, got {text!r}.") from None
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
@@ -303,60 +303,62 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def all_or_none(group: Group, otherwise: Exception | None = None) -> Iterator[None]:
-    """Take a step in every process: where it fails in one of them, it fails in all, elsewhere with `otherwise`."""
+def all_or_none(group: ProcessGroup, otherwise: Exception | None = None) -> Iterator[None]:
+    """Run a block in every process; if it fails in one, it fails in all, in the others with `otherwise`."""
     try:
         yield
     except (ValueError, OSError):
         group.any(True)
         raise
     if group.any(False):
-        raise otherwise or LostProcess("Another process of this run could not go on; what it says is the reason.")
+        raise otherwise or LostProcess("Another process of this run has failed; its message states the reason.")
 
 
-def check_equal(group: Group, setup: Setup) -> None:
-    """Raise RunError unless this process has rank 0's plan and, where noise is seeded, trains exactly as it does."""
+def check_equal(group: ProcessGroup, setup: Setup) -> None:
+    """Raise RunError unless this process has rank 0's plan and, with seeded noise, trains exactly like it."""
     signal = json.dumps(dict(setup.signal), sort_keys=True).encode()
-    decision = _decision(setup.plan)
-    mine = np.array([*decision, *hashlib.sha256(signal).digest()], np.float64)
-    first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
-    decided = len(decision)
-    if not np.allclose(first[:decided], mine[:decided], rtol=_RTOL, atol=0.0):
+    fingerprint = _fingerprint(setup.plan)
+    mine = np.array([*fingerprint, *hashlib.sha256(signal).digest()], np.float64)
+    first = group.broadcast(mine)
+    size = len(fingerprint)
+    if not np.allclose(first[:size], mine[:size], rtol=_RTOL, atol=0.0):
         raise RunError(
-            f"Expected process {group.rank} to decide as process 0 does; its plan is another, and what it sends would "
-            "not be charged. Give all of them the same scenario and files, and a policy that decides once and for all."
+            f"The plan of process {group.rank} differs from that of process 0, so its transmissions would not be "
+            "charged. Use the same scenario and files in all processes, and a deterministic policy."
         )
-    if setup.noise.repeatable and not np.array_equal(first[decided:], mine[decided:]):
+    if setup.noise.repeatable and not np.array_equal(first[size:], mine[size:]):
         raise RunError(
-            f"Expected process {group.rank} to train as process 0 does; its data, code, versions or processor differ, "
-            'and seeded noise would repeat for another signal. Make them equal, or use noise_source = "secure".'
+            f"The data, code, versions or processor of process {group.rank} differ from those of process 0, so seeded "
+            'noise would repeat for another signal. Make them equal, or use noise_source = "secure".'
         )
 
 
-def _decision(plan: Plan) -> list[float]:
-    """Figures that tell one plan from another: a digest of the schedule, and moments that rounding hardly moves."""
+def _fingerprint(plan: Plan) -> list[float]:
+    """Return values that identify a plan: a digest of the schedule, and moments that are robust to rounding."""
     schedule = hashlib.sha256()
     for row in plan.amplitudes.share:
         schedule.update(np.packbits(row > 0).tobytes())
-    totals, beamformer, moments = plan.sequence.totals, plan.combiner, list[float]()
+    totals, beamformer, moments = plan.sequence.totals, plan.beamformer, list[float]()
     square = np.square(plan.amplitudes.level)
-    for values in (square, totals.divisor, totals.device_power, beamformer.real, beamformer.imag):
-        # The sum, and one in which the order counts; none is near 0, where a relative error says nothing.
+    for values in (square, totals.divisor, totals.device_power, totals.exposure, beamformer.real, beamformer.imag):
+        # The sum, and one that depends on the order; neither is near 0, where a relative error is meaningless.
         size = float(np.sum(np.abs(values))) or 1.0
         moments += [size, 2.0 * size + float(np.cos(np.arange(1.0, 1.0 + values.size)) @ values.ravel())]
+    rule = plan.problem.learning.adaptive_clipping
+    moments += [0.0] * 3 if rule is None else [rule.quantile, rule.rate, rule.share]
     return [*schedule.digest(), plan.rounds, plan.clip_norm, plan.mu_round, plan.mu_total, *moments]
 
 
 class SharedTrainer:
-    """Trains this process's share of the devices; at its end all processes go on, or all stop."""
+    """Trains this process's part of the devices; afterwards all processes continue, or all stop."""
 
-    def __init__(self, trainer: Trainer, group: Group, stop: Callable[[], bool]) -> None:
+    def __init__(self, trainer: Trainer, group: ProcessGroup, stop: Callable[[], bool]) -> None:
         self._trainer, self._group, self._stop = trainer, group, stop
 
     def updates(
         self, parameters: Parameters, devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.floating[Any]]]]:
-        """Yield the updates of the share."""
+        """Yield the updates of this process's devices."""
         share = self._group.share(devices)
         yield from self._trainer.updates(parameters, share, steps=steps, round_index=round_index)
         if self._group.any(self._stop()):
@@ -364,9 +366,9 @@ class SharedTrainer:
 
 
 class SharedNoise:
-    """Noise that rank 0 draws, once, for all processes."""
+    """Noise that rank 0 draws once for all processes."""
 
-    def __init__(self, source: NoiseSource, group: Group) -> None:
+    def __init__(self, source: NoiseSource, group: ProcessGroup) -> None:
         self._source, self._group = source, group
         self.privacy, self.repeatable = source.privacy, source.repeatable
 
@@ -377,26 +379,26 @@ class SharedNoise:
         return self._group.broadcast(self._source.draw(round_index, dimension, noise_std, transmission=transmission))
 
 
-class SharedBooks:
-    """Books that rank 0 keeps; the others wait for each charge, and stop where rank 0 cannot go on."""
+class SharedRecorder:
+    """The recorder of rank 0; the other processes wait for each charge, and stop if rank 0 fails."""
 
-    def __init__(self, books: Books | None, group: Group, stop: Callable[[], bool]) -> None:
-        self._books: Books = NoBooks() if books is None else books
+    def __init__(self, recorder: Recorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> None:
+        self._recorder: Recorder = NoRecorder() if recorder is None else recorder
         self._group, self._stop = group, stop
 
     def charge(self, index: int) -> None:
-        """Charge the round in rank 0, before anything of it is transmitted anywhere."""
+        """Charge the round in rank 0, before any process transmits."""
         if self._group.any(self._stop()):
             raise Stopped
         with all_or_none(self._group, Stopped()):
-            self._books.charge(index)
+            self._recorder.charge(index)
 
     def send(self, index: int, signal: str) -> str:
-        """Write it down in rank 0; where that fails, the others stop."""
+        """Record it in rank 0; if that fails, the others stop."""
         with all_or_none(self._group):
-            return self._books.send(index, signal)
+            return self._recorder.send(index, signal)
 
     def settle(self, done: Round) -> None:
-        """Settle in rank 0; where that fails, the others stop."""
+        """Settle in rank 0; if that fails, the others stop."""
         with all_or_none(self._group, Stopped()):
-            self._books.settle(done)
+            self._recorder.settle(done)

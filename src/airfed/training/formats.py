@@ -1,4 +1,4 @@
-"""What the files of a run hold: types and ranges, checked on reading, and the lines that a run writes of each round."""
+"""The schemas of a run's files, which are checked on reading, and the records that a run writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airfed.privacy.ledger import Charge
 from airfed.scenario import flatten
 from airfed.training.loop import Round
 
-FORMAT: Final = 3  # of the run directory; raised when an older airfed could misread it
+FORMAT: Final = 3  # of the run directory; increased when an older airfed could misread it
 
 
 Whole = Annotated[int, Field(ge=0)]
@@ -36,7 +36,7 @@ class _Read(TypedDict):
 
 
 class Quality(_Read):
-    """What a model is worth."""
+    """The metrics of a model."""
 
     loss: Number | None
     accuracy: Share | None
@@ -65,13 +65,15 @@ class RoundRecord(_Read):
     power_transmitted_total: Amount | None
     epsilon_round: Amount
     epsilon_total: Amount
+    clip_norm: NotRequired[Amount]  # with adaptive clipping: ϖ of the round, and the received fraction of unclipped
+    unclipped: NotRequired[Number]
     averages: NotRequired[dict[Average, Quality] | None]  # with `run.averages = "all"`; None where none was evaluated
 
 
 METRICS: Final = tuple(name for name in RoundRecord.__annotations__ if name != "averages")  # a number each
 
-# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
-# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+# Values that depend on the devices' data without noise: no ε covers them. The norm of the noise is one of them: it
+# reveals the distance of the noise-free signal from the received one. `run.record = "private"` leaves them out.
 UNNOISED: Final = (
     *("loss", "update_norm_mean", "update_norm_max", "clipped_share", "refused", "missing"),
     *("fading_error", "noise_error", "signal_to_noise_db", "power_transmitted", "power_transmitted_total"),
@@ -79,19 +81,19 @@ UNNOISED: Final = (
 
 
 class RoundFigures(_Read):
-    """What `plan.json` says of one round, where rounds differ."""
+    """One round in `plan.json`, if rounds differ."""
 
-    members: Text
+    mask: Text
     num_scheduled: Count
     alignment: Amount
-    amplitude: NotRequired[list[Amount]]  # of the devices, where they are not aligned
+    amplitude: NotRequired[list[Amount]]  # of the devices, if they are not aligned
     local_steps: Count
     power: Amount
     mu: Amount
 
 
 class PlanFigures(TypedDict):
-    """`plan.json`, a plan's `to_dict`: what is needed to make the plan again; the rest is kept as it is."""
+    """`plan.json`, a plan's `to_dict`: the values needed to restore the plan; other values are kept."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
@@ -106,7 +108,7 @@ class PlanFigures(TypedDict):
     clip_norm: Amount
     rounds: Count
     local_steps: list[Count]
-    objective: Literal["bound", "measured"]
+    objective: Literal["bound", "accuracy"]
     average: Average
     method: dict[Text, bool | int | float | Text]
     predicted_accuracy: Share | None
@@ -119,13 +121,13 @@ class PlanFigures(TypedDict):
     epsilon_round: Amount
     epsilon_total: Amount
     notes: list[Text]
-    combiner: NotRequired[list[Pair] | list[list[Pair]]]
+    beamformer: NotRequired[list[Pair] | list[list[Pair]]]
     lower_bound: Amount | None
     sequence: NotRequired[list[RoundFigures]]
 
 
 class Manifest(_Read):
-    """`run.json`: versions and digests, with all that keys the noise and that a resume must find unchanged."""
+    """`run.json`: versions, digests, and the key of the noise, which must be unchanged on resume."""
 
     format: Literal[3]
     airfed: Text
@@ -155,57 +157,58 @@ MANIFEST: Final = TypeAdapter(Manifest)
 DEVICE: Final = TypeAdapter(DeviceRow)
 
 
-def complaint(error: ValidationError) -> str:
-    """Return what is wrong, in a few words: where, what was expected, what came."""
+def describe(error: ValidationError) -> str:
+    """Return the first validation error in a few words: its location, the expected and the actual value."""
     first: dict[str, Any] = dict(error.errors(include_url=False)[0])
-    place = ".".join(str(part) for part in first["loc"]) or "it"
-    came = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:60]!r}"
-    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}{came}"
+    location = ".".join(str(part) for part in first["loc"]) or "it"
+    actual = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:60]!r}"
+    return f"{location}: {first['msg'][:1].lower()}{first['msg'][1:]}{actual}"
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as the row of a table: a table within it as columns of its own, "averages.tail.accuracy"."""
+    """Return a record as a flat row; nested tables become columns such as "averages.tail.accuracy"."""
     row = flatten(record)
-    row.pop("averages", None)  # of a round in which none was evaluated
+    row.pop("averages", None)  # None in rounds without evaluation
     return row
 
 
 def round_record(
     plan: Plan, done: Round, charge: Charge, quality: Mapping[str, float], *, transmitted_total: float, private: bool
 ) -> dict[str, Any]:
-    """Return the line of a round in `metrics.jsonl`, with all figures or, where `private`, those that ε covers."""
-    reception, decided = done.reception, plan.sequence[done.index]
+    """Return the line of a round in `metrics.jsonl`, with all values or, if `private`, those that ε covers."""
+    aggregate, entry = done.aggregate, plan.sequence[done.index]
     record = {
         "round": done.index,
         "steps": done.steps,
         **quality_record(quality, private=private),
-        "update_norm_mean": reception.norm_mean,
-        "update_norm_max": reception.norm_max,
-        "clipped_share": reception.clipped / decided.scheduled.size,
-        "refused": reception.heard - reception.usable,
-        "missing": decided.scheduled.size - reception.heard,
-        "fading_error": reception.fading_error,
-        "noise_error": reception.noise_error,
-        "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
-        "power_planned": decided.power_planned,
-        "power_transmitted": reception.power,
+        "update_norm_mean": aggregate.norm_mean,
+        "update_norm_max": aggregate.norm_max,
+        "clipped_share": aggregate.clipped / entry.scheduled.size,
+        "refused": aggregate.arrived - aggregate.usable,
+        "missing": entry.scheduled.size - aggregate.arrived,
+        "fading_error": aggregate.fading_error,
+        "noise_error": aggregate.noise_error,
+        "signal_to_noise_db": 10 * math.log10(aggregate.signal_to_noise) if aggregate.signal_to_noise else None,
+        "power_planned": entry.power_planned,
+        "power_transmitted": aggregate.power,
         "power_planned_total": plan.sequence.power_planned(done.index + 1),
         "power_transmitted_total": transmitted_total,
         "epsilon_round": charge.epsilon_round,
         "epsilon_total": charge.epsilon_total,
+        **({} if aggregate.unclipped is None else {"clip_norm": done.clip_norm, "unclipped": aggregate.unclipped}),
     }
     return record | dict.fromkeys(UNNOISED) if private else record
 
 
 def quality_record(quality: Mapping[str, float], *, private: bool) -> dict[str, float | None]:
-    """Return what a record says of a model; None where it was not evaluated or cannot be written as JSON."""
+    """Return the metrics of a model for a record; None if not evaluated or not finite."""
     finite = {name: value for name, value in quality.items() if math.isfinite(value)}
     hidden = UNNOISED if private else ()
     return {name: None if name in hidden else finite.get(name) for name in Quality.__annotations__}
 
 
 def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[dict[str, Any]]:
-    """Return the lines of `devices.csv` after a number of rounds, with what each device has transmitted [W]."""
+    """Return the rows of `devices.csv` after a number of rounds; `energy` is the transmitted power [W] per device."""
     columns = {
         "device": plan.scheduled,
         "gain": plan.problem.fleet.mean_gain(rounds)[plan.scheduled],

@@ -1,4 +1,4 @@
-"""The second half of Algorithm 2: federated averaging over the air, round by round, readable beside the paper."""
+"""The second half of Algorithm 2: over-the-air federated averaging, round by round."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.aircomp import Reception, Superposition
+from airfed.aircomp import ReceivedAggregate, Superposition
 from airfed.planning import Plan
 from airfed.training.noise import NoiseSource
 
 Parameters = NDArray[np.float32]
 
-# A healthy noise source exceeds this with probability below 2e⁻³³ a round (Chernoff, any d). It is 8 standard
-# deviations of the empirical variance where d is large; half the σ is seen from d = 104 on.
+# A correct noise source exceeds this with probability below 2e⁻³³ per round (Chernoff, any d). For large d it is 8
+# standard deviations of the empirical variance; half the σ is detected from d = 104 on.
 _NOISE_SURPRISE: Final = 33.0
 
 
 class Stopped(Exception):
-    """Somebody asked for a stop in the middle of a round; the model is as it was before that round."""
+    """A stop was requested during a round; the model is that before the round."""
 
 
 class NoiseFault(RuntimeError):
-    """The noise that privacy rests on is missing, or not what the plan claims."""
+    """The receiver's noise is missing or does not have the planned variance."""
 
 
 class Diverged(ValueError):
-    """Training produced something that is not a number."""
+    """Training produced values that are not finite."""
 
 
 class Trainer(Protocol):
@@ -42,31 +42,31 @@ class Trainer(Protocol):
         """Yield (devices, their updates), as `Engine.updates` does; devices that yield nothing are missing."""
 
 
-class Medium(Protocol):
-    """Where signals add up: `airfed.aircomp.Airs`."""
+class MultipleAccessChannel(Protocol):
+    """The channel on which signals superpose, such as `airfed.aircomp.AirComp`."""
 
-    def open_round(self, dimension: int, index: int) -> Superposition:
-        """Return an empty superposition of round `index`."""
+    def open_round(self, dimension: int, index: int, clip_norm: float | None = None) -> Superposition:
+        """Return an empty superposition of round `index`, with ϖ_i of adaptive clipping."""
 
 
-class Books(Protocol):
-    """Where the rounds of a training are written down."""
+class Recorder(Protocol):
+    """Records the rounds of a training."""
 
     def charge(self, index: int) -> None:
-        """Write down a round that is about to be transmitted, on the disk, or raise BudgetExhausted."""
+        """Charge a round before it is transmitted and flush the charge, or raise BudgetExhausted."""
 
     def send(self, index: int, signal: str) -> str:
-        """Write down, on the disk, that a charged round with this digest of its signal is received now.
+        """Record and flush that a charged round, with this digest of its signal, is received now.
 
-        Returns a name that sets this transmission's noise apart from that of the same signal elsewhere, or "".
+        Return a name that distinguishes the noise of this transmission from that of the same signal elsewhere, or "".
         """
 
     def settle(self, done: Round) -> None:
-        """Write down what a round has really transmitted, and whatever else is kept of it."""
+        """Record the transmitted power and the metrics of a round."""
 
 
-class NoBooks:
-    """Nothing is written down: for an audit, or a measurement."""
+class NoRecorder:
+    """A recorder that records nothing, for audits and pilot runs."""
 
     def charge(self, index: int) -> None:
         """Charge nothing."""
@@ -81,22 +81,25 @@ class NoBooks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
-    """One finished round: its number, the model after it, and what was received."""
+    """One finished round: its index, the model after it, and the received aggregate."""
 
     index: int
     steps: int
     parameters: Parameters
-    reception: Reception
+    aggregate: ReceivedAggregate
+    clip_norm: float  # ϖ_i
+    next_clip_norm: float  # ϖ_{i+1}, which differs with adaptive clipping
 
 
 def federated_averaging(
     plan: Plan,
-    air: Medium,
+    aircomp: MultipleAccessChannel,
     trainer: Trainer,
     noise: NoiseSource,
-    books: Books | None = None,
+    recorder: Recorder | None = None,
     *,
     parameters: Parameters,
+    clip_norm: float | None = None,
     first_round: int = 0,
     stop: Callable[[], bool] = lambda: False,
     merge: Callable[[Any], None] = lambda superposition: None,
@@ -105,45 +108,49 @@ def federated_averaging(
 
     Args:
         plan: K, θ_i, E_i and ϖ_i of each round; τ and σ.
-        air: how the uploads arrive.
+        aircomp: the channel on which the updates superpose.
         trainer: trains the devices.
         noise: draws r^i.
-        books: where rounds are charged and settled; without them nothing is written down.
+        recorder: charges and settles rounds; by default nothing is recorded.
         parameters: m^i at the start.
-        first_round: i to begin with.
-        stop: asked between chunks of devices; True raises `Stopped`.
-        merge: adds the superpositions of other processes to this one's.
+        clip_norm: ϖ_i at the start, with adaptive clipping; by default that of the plan.
+        first_round: the first i.
+        stop: called between chunks of devices; True raises `Stopped`.
+        merge: adds the superpositions of other processes to this one.
 
-    Raises BudgetExhausted before a round that does not fit, NoiseFault for noise that is not what the plan claims, and
-    Diverged where every update of a round, or the model, is not a number.
+    Raises BudgetExhausted before a round that exceeds a budget, NoiseFault if the noise does not have the planned
+    variance, and Diverged if no update of a round is finite, or the model is not.
 
     Implements [Yan23, Algorithm 2], second half.
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
     """
-    books = NoBooks() if books is None else books
+    recorder = NoRecorder() if recorder is None else recorder
     for index in range(first_round, plan.rounds):
-        books.charge(index)
-        superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
+        recorder.charge(index)
+        superposition = transmit(
+            plan, aircomp, trainer, parameters=parameters, index=index, clip_norm=clip_norm, stop=stop
+        )
         merge(superposition)
-        done = receive(plan, superposition, noise, books, parameters=parameters, index=index)
-        books.settle(done)
+        done = receive(plan, superposition, noise, recorder, parameters=parameters, index=index)
+        recorder.settle(done)
         yield done
-        parameters = done.parameters
+        parameters, clip_norm = done.parameters, done.next_clip_norm
 
 
 def transmit(
     plan: Plan,
-    air: Medium,
+    aircomp: MultipleAccessChannel,
     trainer: Trainer,
     *,
     parameters: Parameters,
     index: int,
+    clip_norm: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Superposition:
-    """Let the devices scheduled in round `index` train and send; return their signals, added up in the air."""
-    decided = plan.sequence[index]
-    superposition = air.open_round(parameters.size, index)
-    uploads = trainer.updates(parameters, decided.scheduled, steps=decided.local_steps, round_index=index)
+    """Train the devices scheduled in round `index`, and return the superposition of their signals."""
+    entry = plan.sequence[index]
+    superposition = aircomp.open_round(parameters.size, index, clip_norm)
+    uploads = trainer.updates(parameters, entry.scheduled, steps=entry.local_steps, round_index=index)
     for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
         if stop():
             raise Stopped
@@ -152,30 +159,48 @@ def transmit(
 
 
 def receive(
-    plan: Plan, superposition: Superposition, noise: NoiseSource, books: Books, *, parameters: Parameters, index: int
+    plan: Plan,
+    superposition: Superposition,
+    noise: NoiseSource,
+    recorder: Recorder,
+    *,
+    parameters: Parameters,
+    index: int,
 ) -> Round:
-    """Add the receiver's noise, recover the mean, step the model along it, and return the finished round.
+    """Add the receiver's noise, recover the mean update, update the model, and return the finished round.
 
-    The digest of the exact sum is a part of the noise's name: two different signals never get the same noise.
+    The digest of the exact sum is part of the noise key: two different signals never get the same noise. The next ϖ
+    depends only on the received indicators, noise included.
     """
     learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()
-    transmission = f"{books.send(index, signal)} {signal}"
+    transmission = f"{recorder.send(index, signal)} {signal}"
     added = noise.draw(index, superposition.noise_size, noise_std, transmission=transmission)
-    _check_noise(added.reshape(-1, parameters.size), noise_std)
-    reception = superposition.receive(added)  # [Yan23, (12)]
-    if reception.usable == 0:
+    _check_noise(added.reshape(-1, superposition.entries), noise_std)
+    aggregate = superposition.receive(added)  # [Yan23, (12)]
+    if aggregate.usable == 0:
         raise Diverged(f"Round {index + 1}: no device sent a usable update (all are NaN, Inf or missing).")
-    with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
-        parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
+    with np.errstate(over="ignore"):  # overflow gives Inf, which is reported below
+        parameters = (parameters - learning.learning_rate * aggregate.estimate).astype(np.float32)  # [Yan23, (13)]
     if not np.isfinite(parameters).all():
         raise Diverged(f"Round {index + 1}: the model is no longer finite; try a smaller learning_rate.")
-    steps = plan.sequence[index].local_steps
-    return Round(index=index, steps=steps, parameters=parameters, reception=reception)
+    clip_norm, adaptive = plan.clip_norm, learning.adaptive_clipping
+    following = clip_norm
+    if adaptive is not None and aggregate.unclipped is not None:
+        clip_norm = superposition.aircomp.clip_norm
+        following = adaptive.after(clip_norm, aggregate.unclipped, first=plan.clip_norm)
+    return Round(
+        index=index,
+        steps=plan.sequence[index].local_steps,
+        parameters=parameters,
+        aggregate=aggregate,
+        clip_norm=clip_norm,
+        next_clip_norm=following,
+    )
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
-    """Raise where the noise (d,), or any part of that of several antennas (2A, d), is missing or not of size σ."""
+    """Raise NoiseFault if the noise (d,), or any part of that of several antennas (2A, d), has not variance σ²."""
     noise = np.atleast_2d(noise)
     parts, dimension = noise.shape
     surprise = _NOISE_SURPRISE + math.log(parts)  # the more parts, the more chances of a false alarm
@@ -183,9 +208,9 @@ def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
     for size, total in ((dimension * parts, float(energy.sum())), *((dimension, float(part)) for part in energy)):
         variance = total / size
         if not math.isfinite(variance) or variance == 0.0:
-            raise NoiseFault("The receiver's noise is missing: nothing would be private.")
+            raise NoiseFault("The receiver's noise is missing, so the round would not be private.")
         # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
         if size / 2 * (variance - 1.0 - math.log(variance)) > surprise:
             raise NoiseFault(
-                f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
+                f"The receiver's noise has {variance:.4f} times the planned variance, so the claimed ε would not hold."
             )

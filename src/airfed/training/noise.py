@@ -1,9 +1,9 @@
 """The receiver's noise, drawn once per round.
 
-In a deployment the air makes it. In a simulation it is drawn here, from one of two sources. `SeededNoise` repeats
-itself exactly for the same signal and round, and never for another signal: the round loop puts a digest of the exact
-sum into its name. Since the seed is known, the privacy it gives is *simulated*. `SecureNoise` takes the operating
-system's entropy and keeps nothing.
+In a deployment it is the thermal noise of the receiver. In a simulation it comes from one of two sources. `SeededNoise`
+repeats exactly for the same signal and round, and never for another signal: its key contains a digest of the exact sum.
+Since the seed is known, its privacy is *simulated*. `SecureNoise` uses the operating system's entropy and stores
+nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class NoiseSource(Protocol):
 
     @property
     def privacy(self) -> str:
-        """What privacy it gives: "simulated" or "secure"."""
+        """The kind of privacy: "simulated" or "secure"."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether a round's noise can be drawn again."""
+        """Whether the noise of a round can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return N(0, noise_std²) values: d of them, or with A antennas 2Ad, the real and imaginary part of each.
+        """Return d values of N(0, noise_std²), or 2Ad with A antennas (real and imaginary parts).
 
-        `transmission` is the name of this transmission of the round (`Books.send`), and the digest of the exact sum.
+        `transmission` contains the name of this transmission (`Recorder.send`) and the digest of the exact sum.
         """
         ...
 
@@ -51,7 +51,7 @@ class SeededNoise:
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
         """Return the noise of the round; the same for the same key, round, σ and transmission."""
-        named = f"{float(noise_std).hex()} {transmission}"  # one signal with two multiples of one noise gives it away
+        named = f"{float(noise_std).hex()} {transmission}"  # two multiples of one noise would reveal the signal
         digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little") + named.encode()).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
         return rng.normal(0.0, noise_std, dimension)
@@ -59,14 +59,14 @@ class SeededNoise:
 
 @dataclass(frozen=True)
 class SecureNoise:
-    """Noise from the operating system's entropy; nothing is stored, no round can be repeated."""
+    """Noise from the operating system's entropy; it is not stored and cannot be repeated."""
 
     privacy: ClassVar[str] = "secure"
     repeatable: ClassVar[bool] = False
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
         """Return fresh noise."""
-        # 52 bits: adding ½ is exact and the result strictly inside (0, 1); of 53 the largest would round to 1.
+        # 52 bits: adding ½ is exact and the result strictly inside (0, 1); with 53 bits the largest would round to 1.
         bits = np.frombuffer(os.urandom(8 * dimension), dtype=np.uint64) >> np.uint64(12)
         uniform = (bits.astype(np.float64) + 0.5) * 2.0**-52
         normal: Vector = ndtri(uniform)
@@ -74,6 +74,6 @@ class SecureNoise:
 
 
 def noise_key(signal: Mapping[str, str]) -> bytes:
-    """Return the key of a run's noise, from digests by name: where any of them changes, all noise does."""
+    """Return the key of a run's noise, from digests by name: if any of them changes, all noise changes."""
     content = json.dumps(dict(signal), sort_keys=True)
     return hashlib.sha256(f"airfed noise 3\n{content}".encode()).digest()

@@ -1,8 +1,8 @@
-"""A run as it is on disk: the only reader of a run directory.
+"""A recorded run: the only reader of a run directory.
 
-Nothing in a file is believed before it is checked: each file on its own (`airfed.training.formats`), and all of them
-against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
-holds every ε and every watt. Errors are listed, not raised, so that a bad run can be shown as bad.
+Every file is checked on its own (`airfed.training.formats`), and against the ledger, whose header contains the digests
+of scenario, plan and manifest and whose hash chain contains every ε and every planned power. Errors are collected, not
+raised, so that a damaged run can be displayed.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from airfed import policies
 from airfed._disk import is_locked
 from airfed._extras import explained
 from airfed.planning import Plan
-from airfed.privacy.ledger import Ledger, LedgerError, Members
-from airfed.problem import Trust
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.problem import Adversary
 from airfed.scenario import Scenario, load
 from airfed.training.charging import check_header, check_rounds, verified_ledger
 from airfed.training.directory import OtherVersion, RunDirectory, RunError
 from airfed.training.formats import METRICS, Manifest, PlanFigures
 
-_RTOL: Final = 1e-9  # sums that are added up in another order
+_RTOL: Final = 1e-9  # for sums in another order
 _Read = TypeVar("_Read")
 
 
-class Rounds(list[dict[str, Any]]):
-    """The rounds of a run: a list of records, and by name a column of all of them."""
+class RoundTable(list[dict[str, Any]]):
+    """The rounds of a run: a list of records; a metric's name gives its column."""
 
-    def __getitem__(self, place: Any) -> Any:
-        """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
-        if not isinstance(place, str):
-            return super().__getitem__(place)
-        if place not in METRICS:
-            raise KeyError(f"Expected one of {', '.join(METRICS)}; got {place!r}.")
-        column = [record[place] for record in self]
+    def __getitem__(self, key: Any) -> Any:
+        """Return a record by its index, or the values of a metric in all rounds (NaN if not recorded)."""
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in METRICS:
+            raise KeyError(f"The metric must be one of {', '.join(METRICS)}; got {key!r}.")
+        column = [record.get(key) for record in self]
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
 
     def __repr__(self) -> str:
@@ -58,25 +58,25 @@ class Rounds(list[dict[str, Any]]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """A run directory, read once and checked. `Run.open` makes one.
+    """A run directory, read once and checked by `Run.open`.
 
-    `errors` is all that is wrong with it; a part that could not be read raises the first of them.
+    `errors` contains all errors; accessing a part that could not be read raises the first of them.
 
     >>> import airfed, tempfile, tomllib
     >>> from airfed.scenario import parse, template
-    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({
     ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = airfed.run(world, f"{folder}/run", progress=False)
+    ...     _ = airfed.run(scenario, f"{folder}/run", progress=False)
     ...     run = airfed.Run.open(f"{folder}/run").checked()
     >>> run.finished, run.rounds["loss"].shape, run.ledger.rounds
     (True, (4,), 4)
     """
 
     path: Path
-    rounds: Rounds = field(default_factory=Rounds)
-    devices: Sequence[Mapping[str, float]] = ()  # power of each scheduled device [W]; empty where it was not metered
-    checkpoint: int | None = None  # the round that the newest one goes on with
+    rounds: RoundTable = field(default_factory=RoundTable)
+    devices: Sequence[Mapping[str, float]] = ()  # power of each scheduled device [W]; empty if not metered
+    checkpoint: int | None = None  # the round from which the newest one resumes
     finished: bool  # its model was written
     errors: tuple[ValueError, ...]
     _manifest: Manifest | None = None
@@ -87,10 +87,10 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Return the run in a directory, whatever state it is in; raises `RunError` where there is none."""
+        """Return the run in a directory, finished or not; raises `RunError` if there is none."""
         directory = RunDirectory(Path(path))
         if not directory.exists:
-            raise RunError(f"Expected a run in {path}; there is none.")
+            raise RunError(f"There is no run in {path}.")
         errors: list[ValueError] = []
 
         def tried(read: Callable[[], _Read]) -> _Read | None:
@@ -104,9 +104,9 @@ class Run:
         manifest = tried(directory.manifest)
         if any(isinstance(error, OtherVersion) for error in errors):
             return cls(path=directory.path, finished=finished, errors=tuple(errors))
-        # Before the ledger, which is always ahead of them while a run goes on.
+        # Before the ledger, which is always ahead of them during a run.
         recorded = tried(directory.read_metrics)
-        rounds = Rounds(recorded or ())
+        rounds = RoundTable(recorded or ())
         newest = directory.latest()
         ledger = tried(lambda: verified_ledger(directory))
         figures = tried(directory.plan)
@@ -117,17 +117,16 @@ class Run:
         devices = tried(directory.devices) or []
         if ledger is not None:
             tried(lambda: check_rounds(rounds, ledger))
-            gone = []
+            missing = []
             if ledger.torn and not is_locked(directory.file(".lock")):
-                gone.append(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
+                missing.append(f"{ledger.path}: the last line is half-written; airfed run --resume repairs it.")
             if newest is not None and not ledger.contains(newest.ledger_head):
-                seen = f"lines that the checkpoint after round {newest.round_index} has seen"
-                gone.append(f"{ledger.path}: {seen} are gone.")
+                missing.append(f"{ledger.path}: lines up to checkpoint {newest.round_index} are missing.")
             if newest is None and finished:
-                gone.append(f"{path}: the checkpoints of a finished run are gone.")
+                missing.append(f"{path}: the checkpoints of a finished run are missing.")
             if newest is not None and recorded is not None and len(rounds) < newest.round_index:
-                gone.append(f"{path}: rounds that a checkpoint has seen are gone from the metrics.")
-            errors += map(LedgerError, gone)
+                missing.append(f"{path}: rounds up to the newest checkpoint are missing from the metrics.")
+            errors += map(LedgerError, missing)
             if plan is not None and scenario is not None:
                 tried(lambda: _check_charges(scenario, plan, ledger))
                 tried(lambda: _check_devices(devices, plan, rounds, directory))
@@ -146,14 +145,14 @@ class Run:
         )
 
     def checked(self) -> Run:
-        """Return the run, or raise the first of its errors, one of the ledger before others."""
+        """Return the run, or raise its first error; errors of the ledger come first."""
         for error in sorted(self.errors, key=lambda error: not isinstance(error, LedgerError)):
             raise error
         return self
 
     @property
     def problem(self) -> str:
-        """Its first error, in one sentence; "" where there is none."""
+        """The message of its first error; "" if there is none."""
         return str(self.errors[0]) if self.errors else ""
 
     @property
@@ -163,7 +162,7 @@ class Run:
 
     @property
     def scenario(self) -> Scenario:
-        """What was asked for, as resolved."""
+        """The scenario as resolved."""
         return self._there(self._scenario)
 
     @property
@@ -173,12 +172,12 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What was decided."""
+        """The plan."""
         return self._there(self._plan)
 
     @property
     def ledger(self) -> Ledger:
-        """What was charged: every ε and every planned watt that is shown comes from here."""
+        """The ledger, the source of every displayed ε and planned power."""
         return self._there(self._ledger)
 
     def _there(self, part: _Read | None) -> _Read:
@@ -193,35 +192,36 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """Whether a process is at it now."""
+        """Whether a process is running it now."""
         return is_locked(self.path / ".lock")
 
     @property
     def rounds_planned(self) -> int:
-        """I; 0 where the plan cannot be read."""
+        """I; 0 if the plan cannot be read."""
         return 0 if self._figures is None else self._figures["rounds"]
 
     def plot(self) -> Any:
         """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
         with explained():
-            from airfed.plotting import figure  # upwards, when called (pyproject.toml lists these imports)
+            from airfed.plotting import figure  # lazy import of a higher layer (listed in pyproject.toml)
 
         return figure.runs_figure([self])
 
     def report(self, path: str | Path) -> Path:
-        """Write the self-contained HTML report of this run, and return its path."""
+        """Write a self-contained HTML report of this run, and return its path."""
         with explained():
             from airfed.report import write_report
 
         write_report([self.checked()], Path(path))
         return Path(path)
 
-    def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Any:
-        """Try to break the run's privacy claim, as `airfed.audit.audit` does; `verdict` is "pass" or "fail"."""
+    def audit(
+        self, *, trials: int | None = None, seed: int = 0, against: Adversary | None = None, end_to_end: bool = False
+    ) -> Any:
+        """Attack the run's privacy claim with `airfed.audit.audit`; the result's `verdict` is "pass" or "fail"."""
         from airfed import audit
 
-        more = {} if trials is None else {"trials": trials}
-        return audit.audit(audit.Subject.of_run(self), seed=seed, against=against, **more)
+        return audit.audit(audit.Subject.of_run(self), trials=trials, seed=seed, against=against, end_to_end=end_to_end)
 
     def __str__(self) -> str:
         if self.errors:
@@ -245,15 +245,15 @@ class Run:
         return self.last("accuracy")
 
     def last(self, metric: str) -> float | None:
-        """Return the latest value of a metric that was taken."""
-        taken = self.rounds[metric]
-        taken = taken[~np.isnan(taken)]
-        return float(taken[-1]) if taken.size else None
+        """Return the latest recorded value of a metric."""
+        values = self.rounds[metric]
+        values = values[~np.isnan(values)]
+        return float(values[-1]) if values.size else None
 
     def series(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the values of a metric, and after which round each was taken, counted from 1.
+        """Return the rounds, counted from 1, and the values of a metric that were recorded after them.
 
-        ε and the planned power are the ledger's, charge by charge: a round that was sent twice counts twice.
+        ε and the planned power are those of the ledger's charges: a round that was sent twice counts twice.
         """
         charges = self.ledger.charges
         if metric == "epsilon_total":
@@ -262,14 +262,14 @@ class Run:
             values = np.cumsum([charge.power_planned for charge in charges], dtype=np.float64)
         else:
             values = self.rounds[metric]
-        taken = ~np.isnan(values)
-        return 1.0 + np.flatnonzero(taken).astype(np.float64), values[taken]
+        recorded = ~np.isnan(values)
+        return 1.0 + np.flatnonzero(recorded).astype(np.float64), values[recorded]
 
     @cached_property
     def label(self) -> str:
-        """What tells this run from others of its scenario: the policy and its settings."""
+        """The policy and its settings, which distinguish this run from others of its scenario."""
         policy = self.scenario.policy
-        text: str = self.scenario.decider.name
+        text: str = self.scenario.resolved_policy.name
         if policy.size is not None:
             text += f" ({policy.size})"
         if policy.rounds is not None:
@@ -277,30 +277,30 @@ class Run:
         return text
 
     @cached_property
-    def group(self) -> str:
-        """The same for runs that differ in nothing but their seed."""
+    def seed_group(self) -> str:
+        """A key that is equal for runs that differ only in their seed."""
         return json.dumps(self.scenario.model_dump(mode="json", exclude={"name", "seed", "run"}), sort_keys=True)
 
     @property
-    def place(self) -> tuple[int, str, int]:
-        """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
+    def sort_key(self) -> tuple[int, str, int]:
+        """The sort key among runs: by policy (the optimum first), then by settings, then by seed."""
         known = list(policies.EVERY)
         name = self.scenario.policy.name
         return known.index(name) if name in known else len(known), self.label, self.scenario.seed
 
     @property
     def steps(self) -> list[int]:
-        """Local steps done after each round."""
+        """Cumulative number of local steps after each round."""
         return list(itertools.accumulate(record["steps"] for record in self.rounds))
 
     @property
     def final(self) -> dict[str, Any]:
-        """The last round."""
+        """The record of the last round."""
         return dict(self.rounds[-1])
 
 
 def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:
-    """The plan as recorded, about the problem that the scenario draws."""
+    """Return the recorded plan, for the problem of the scenario."""
     spent = 0.0 if ledger is None else ledger.header.get("spent", 0.0)
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
@@ -310,24 +310,26 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
 
 
 def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
-    """Raise where the ledger charges something else than the plan transmits."""
+    """Raise LedgerError if the ledger's charges differ from the plan."""
     check_header(ledger, plan, "secure" if scenario.link.noise_source == "secure" else "simulated")
     mus = plan.sequence.mus
     for charge in ledger.charges:
-        # Of the same plan, but perhaps on another processor: the last bit of a power may differ.
+        # The run may come from another processor, whose last bits may differ.
         if not charge.round_index < mus.size or not math.isclose(charge.mu, mus[charge.round_index], rel_tol=1e-12):
             raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
-        if charge.members is None:  # all devices, which is never too few
+        if charge.mask is None:  # all devices
             continue
-        scheduled = plan.sequence[charge.round_index].scheduled
-        if charge.members != Members.of(scheduled, plan.problem.fleet.num_devices):
+        if not charge.mask.charges(plan.sequence.mask(charge.round_index)):
             raise LedgerError(
-                f"{ledger.path}: round {charge.round_index + 1} is charged to other devices than the plan schedules."
+                f"{ledger.path}: round {charge.round_index + 1} is charged to other devices than the plan schedules, "
+                "or with other shares of μ."
             )
 
 
-def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:
-    """Raise where `devices.csv` says something else than plan and metrics."""
+def _check_devices(
+    devices: Sequence[Mapping[str, float]], plan: Plan, rounds: RoundTable, directory: RunDirectory
+) -> None:
+    """Raise RunError if `devices.csv` disagrees with the plan or the metrics."""
     if not devices or not rounds:
         return
     right = [row["device"] for row in devices] == plan.scheduled.tolist()
@@ -335,4 +337,4 @@ def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: R
     right = right and np.allclose(planned, plan.sequence.device_power(len(rounds)), rtol=_RTOL, atol=0.0)
     sent, metered = math.fsum(row["power_transmitted"] for row in devices), rounds[-1]["power_transmitted_total"]
     if not right or (metered is not None and not math.isclose(sent, metered, rel_tol=1e-6)):
-        raise RunError(f"{directory.file('devices.csv')} does not say what the plan and the metrics say.")
+        raise RunError(f"{directory.file('devices.csv')} disagrees with the plan or the metrics.")

@@ -1,4 +1,4 @@
-"""Everything that a training needs, from its scenario: learning task, plan, channels of all rounds, and noise."""
+"""The setup of a training, from its scenario: learning task, plan, channels of all rounds, and noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import airfed
 from airfed import channel, seeds
-from airfed.aircomp import Airs
+from airfed.aircomp import AirComp
 from airfed.keys import ScenarioError
 from airfed.learning import data
 from airfed.learning.data import partition
@@ -25,9 +25,10 @@ from airfed.learning.fused import FusedEngine
 from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.network import Network
 from airfed.planning import Plan
+from airfed.planning.surrogate import NetworkAccuracy
 from airfed.problem import Fleet
-from airfed.scenario import Scenario
-from airfed.scenario.learning_section import RIDGE, Built, RidgeSection, data_source, network, own_model, user_code
+from airfed.scenario import Scenario, candidates
+from airfed.scenario.learning_section import RIDGE, RidgeSection, build_model, data_source
 from airfed.training.directory import sha256
 from airfed.training.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 Parameters = NDArray[np.float32]
 
-PROBE_ROUND: Final = 2**31 - 1  # no plan has it: the update of the probe is never transmitted
-MOST_TRAINING_IMAGES: Final = 5000  # over which the training loss is taken: enough for three digits, and quick
+PROBE_ROUND: Final = 2**31 - 1  # no plan has this round: the probe update is never transmitted
+MOST_TRAINING_IMAGES: Final = 5000  # for the training loss: enough for three digits
 _PACKAGES: Final = ("numpy", "scipy", "torch", "numba", "safetensors")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageTask:
-    """Image classification: data on devices, a model, and an engine that trains it."""
+    """Image classification: partitioned data, a model, and an engine that trains it."""
 
     engine: Engine
     dataset: data.Dataset
@@ -52,6 +53,7 @@ class ImageTask:
     shapes: tuple[tuple[str, tuple[int, ...]], ...]  # name and shape of each tensor, in the order of the flat vector
     model: Model
     code_digest: str = ""  # SHA-256 of the sources of the user's own model
+    partial: bool = False  # whether `learning.train` has frozen parameters of the model
 
     @property
     def dimension(self) -> int:
@@ -65,12 +67,12 @@ class ImageTask:
 
     @property
     def data_digest(self) -> str:
-        """SHA-256 of the data and of their partition."""
+        """SHA-256 of the data and their partition."""
         return sha256(self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes())
 
     @property
     def trained_by(self) -> str:
-        """The engine, and what it takes the user's own model for."""
+        """The engine, and the built-in model that it recognises in the user's model."""
         if isinstance(self.engine, FusedEngine) and not isinstance(self.model, Network):
             return f"{self.engine.name} (your model is a {self.engine.network})"
         return self.engine.name
@@ -84,7 +86,11 @@ class ImageTask:
         return {"loss": loss, "accuracy": accuracy, "test_loss": test_loss}
 
     def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
-        """Return the flat vector as named tensors, to be saved."""
+        """Return the flat parameter vector as named tensors, with the frozen ones if `learning.train` names a part."""
+        if self.partial:
+            from airfed.learning import models, partial  # lazy: built-in networks do not need torch here
+
+            return partial.complete(models.as_module(self.model)[0], parameters)
         ends = np.cumsum([math.prod(shape) for _, shape in self.shapes])
         parts = np.split(parameters, ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes, parts, strict=True)}
@@ -92,7 +98,7 @@ class ImageTask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuadraticLearning:
-    """A task whose optimum is known; its loss is reported as the gap to it."""
+    """A task with a known optimum; its loss is reported as the optimality gap."""
 
     task: KnownTask
     engine: QuadraticEngine
@@ -120,7 +126,7 @@ class QuadraticLearning:
         return {"loss": self.task.loss(parameters) - self.task.minimum}
 
     def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
-        """Return the one tensor there is."""
+        """Return the parameter vector as the only tensor."""
         return {"parameters": parameters}
 
 
@@ -130,22 +136,20 @@ Task = ImageTask | QuadraticLearning
 def build_task(scenario: Scenario) -> Task:
     """Return the learning task of a scenario: data loaded and partitioned, engine ready.
 
-    Raises DataError for data that are missing or damaged, ScenarioError for parts that do not fit together.
+    Raises DataError if data are missing or damaged, ScenarioError if keys contradict each other.
     """
+    scenario = scenario.chosen()
     learning, run = scenario.learning, scenario.run
     if learning.synthetic:
         return _known(scenario)
     dataset = data.load(data_source(scenario))
+    if learning.validation_images is not None:
+        dataset = data.held_out(dataset, learning.validation_images, seeds.stream(scenario.seed, "data", 1))
     shards = _shards(scenario, dataset.train_labels)
-    if user_code(learning.model) is None:
-        built_in = network(scenario, dataset.image_shape, dataset.classes)
-        initial = built_in.initial_parameters(seeds.stream(scenario.seed, "init"))
-        built = Built(built_in, initial, tuple((tensor.name, tensor.shape) for tensor in built_in.tensors), "")
-    else:
-        built = own_model(scenario, dataset.image_shape, dataset.classes)
+    built = build_model(scenario, dataset.image_shape, dataset.classes)
     if learning.dimension is not None and learning.dimension != built.initial.size:
         raise ScenarioError(
-            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model_title!r}; got "
+            f"learning.dimension must be {built.initial.size}, the size of model {learning.model_title!r}, got "
             f"{learning.dimension}."
         )
     engine = make_engine(
@@ -168,21 +172,22 @@ def build_task(scenario: Scenario) -> Task:
         shapes=built.shapes,
         model=built.model,
         code_digest=built.digest,
+        partial=built.partial,
     )
 
 
 def _shards(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The images of each device, as indices into all of them; where only some are used, the seed draws them."""
+    """Return the indices of each device's images; if only some images are used, they are drawn with the seed."""
     learning, rng = scenario.learning, seeds.stream(scenario.seed, "data")
     used = np.arange(len(labels))
     if learning.images is not None:
         if learning.images > len(labels):
             raise ScenarioError(
-                f"Expected learning.images to be at most {len(labels)}, the training images in {learning.dataset}; got "
-                f"{learning.images}."
+                f"learning.images must be at most {len(labels)}, the number of training images in {learning.dataset}"
+                f"{' without validation_images' if learning.validation_images else ''}, got {learning.images}."
             )
         used = rng.permutation(used)[: learning.images]
-    dealt = partition(
+    shards = partition(
         labels[used],
         scenario.num_devices,
         scheme=learning.partition,
@@ -190,15 +195,15 @@ def _shards(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.intp]:
         shards_per_device=learning.shards_per_device,
         rng=rng,
     )
-    return np.asarray(used[dealt], dtype=np.intp)
+    return np.asarray(used[shards], dtype=np.intp)
 
 
 def _known(scenario: Scenario) -> QuadraticLearning:
     learning, run = scenario.learning, scenario.run
     if learning.batch_size is not None or run.engine != "auto" or run.device not in ("auto", "cpu"):
         raise ScenarioError(
-            f"Expected no learning.batch_size, run.engine = 'auto' and run.device = 'auto': the {learning.model} model "
-            "has an engine of its own."
+            f"The {learning.model} model has its own engine. Remove learning.batch_size, and set run.engine and "
+            "run.device to 'auto'."
         )
     task: KnownTask
     if learning.model == RIDGE:
@@ -215,14 +220,14 @@ def _known(scenario: Scenario) -> QuadraticLearning:
 
 
 def ridge_task(scenario: Scenario) -> RidgeTask:
-    """Return the ridge regression of a scenario, its data not drawn yet; raises ScenarioError where there is none."""
-    described = scenario.learning.ridge or RidgeSection()
+    """Return the ridge regression task of a scenario, without its data; raises ScenarioError for bad values."""
+    section = scenario.learning.ridge or RidgeSection()
     try:
         return RidgeTask(
             dimension=scenario.dimension,
             num_devices=scenario.num_devices,
-            samples=described.samples,
-            l2=described.l2,
+            samples=section.samples,
+            l2=section.l2,
             seed=scenario.seed,
         )
     except ValueError as error:
@@ -231,59 +236,62 @@ def ridge_task(scenario: Scenario) -> RidgeTask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """Everything that a training needs, and that its scenario determines; `signal` is `signal_digests`."""
+    """The inputs of a training, determined by its scenario; `signal` is from `signal_digests`."""
 
     scenario: Scenario
     plan: Plan
-    airs: Airs
+    aircomp: AirComp
     task: Task
     noise: NoiseSource
     signal: Mapping[str, str]
 
 
 def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
-    """Return the plan, the channels, the learning task and the noise of a scenario.
+    """Return the plan, the channels, the learning task and the noise of a scenario, with the network that it takes.
 
-    Two policies on one seed get the same channels, data and initial model. `spent` is μ that the scenario's account had
-    spent when this training was planned; None reads the account. Raises ScenarioError, DataError or InfeasibleError.
+    Two policies with one seed have the same channels, data and initial model. `spent` is the μ spent in the shared
+    ledger when this training was planned; None reads it. Raises ScenarioError, DataError or InfeasibleError.
     """
+    networks: tuple[NetworkAccuracy, ...] = ()
+    if scenario.learning.candidates is not None:
+        scenario, best = candidates.choose(scenario, spent=spent)
+        networks = best.networks
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension, spent=spent)
-    plan = scenario.plan(problem)
+    plan = replace(scenario.plan(problem), networks=networks)
     signal = signal_digests(scenario, problem.fleet, task)
-    airs, noise = airs_of(scenario, plan), noise_source(scenario, signal)
-    return Setup(scenario=scenario, plan=plan, airs=airs, task=task, noise=noise, signal=signal)
+    aircomp, noise = aircomp_of(scenario, plan), noise_source(scenario, signal)
+    return Setup(scenario=scenario, plan=plan, aircomp=aircomp, task=task, noise=noise, signal=signal)
 
 
-def airs_of(scenario: Scenario, plan: Plan) -> Airs:
-    """Return how the signals of each round arrive: phases and the true channel are drawn from the seed.
+def aircomp_of(scenario: Scenario, plan: Plan) -> AirComp:
+    """Return the over-the-air computation of a plan: phases and the true channel are drawn with the seed.
 
-    Channels of several antennas have phases of their own, and are known exactly.
+    Channels of several antennas are complex, and their CSI is perfect.
     """
-    fleet, nmse = plan.problem.fleet, scenario.channel.estimation_error
+    fleet, nmse = plan.problem.fleet, scenario.channel.csi_error
     if fleet.antennas > 1:
-        return Airs(plan=plan)
+        return AirComp(plan=plan)
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
     rng = seeds.stream(scenario.seed, "channel", 1)
-    gains = np.atleast_2d(fleet.gain)[: plan.rounds]  # where they change, errors are drawn anew in each round
+    gains = np.atleast_2d(fleet.gain)[: plan.rounds]  # if they vary in time, errors are independent in each round
     true = np.array([channel.true_channel(gain, phase, nmse=nmse, rng=rng) for gain in gains])
-    return Airs(plan=plan, channel=true, phase=phase)
+    return AirComp(plan=plan, channel=true, phase=phase)
 
 
 def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:
-    """Return what shapes the signal, each part as a digest under the name that a message gives it.
+    """Return the digests of all inputs of the signal, by the names that messages use.
 
-    The scenario (less its policy, its name and how to compute), the channels, and of the task (an audit of a scenario
-    has none): the data and their partition, the model's code, its initial parameters, the engine and the versions it
-    rests on, and one device's update after one step, to the bit: anything else that changes training shows there.
-    The beamformer is left out: like K and θ it is the policy's choice, within what the scenario says.
+    They are the scenario (without policy, name and [run]), the channels, and with a task: the data and their partition,
+    the model's code, its initial parameters, the engine, the versions, and one device's update after one step, which
+    reveals any other change of the training. Like K and θ, the beamformer is the policy's choice and not included.
     """
     shape = f"{fleet.drawn.dtype} {fleet.drawn.shape}\n".encode()
-    found = {"scenario": scenario.digest(), "channels": sha256(shape + fleet.drawn.tobytes())}
+    digests = {"scenario": scenario.digest(), "channels": sha256(shape + fleet.drawn.tobytes())}
     if task is None:
-        return found
+        return digests
     ((_, probe),) = task.engine.updates(task.initial_parameters, np.array([0]), steps=1, round_index=PROBE_ROUND)
-    return found | {
+    return digests | {
         "data": task.data_digest,
         "model's code": task.code_digest,
         "initial model": sha256(task.initial_parameters.tobytes()),
@@ -294,13 +302,13 @@ def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -
 
 
 def noise_source(scenario: Scenario, signal: Mapping[str, str]) -> NoiseSource:
-    """Return the receiver's noise: keyed by all that shapes the signal, or fresh from the operating system."""
+    """Return the receiver's noise source: keyed by the digests, or secure."""
     return SecureNoise() if scenario.link.noise_source == "secure" else SeededNoise(noise_key(signal))
 
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Return the versions of airfed, Python and the packages that a training rests on."""
+    """Return the versions of airfed, Python and the packages that a training depends on."""
     found: dict[str, str | None] = {"airfed": airfed.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -1,14 +1,14 @@
 """The state of a training between two rounds: averages of its models, and the checkpoint with its file.
 
-Averages are weighted means of received models, made at the receiver at no cost in power or privacy. Each is one
-running sum, S ← βS + m, of the models after each round from some round on, over the sum of its weights:
+Averages are weighted means of the models after each round. The receiver computes them at no cost in power or privacy.
+Each is a running sum, S ← βS + m, divided by the sum of its weights:
 
 - "none": the model itself.
-- "tail": all models of the second half of the rounds alike, β = 1. Before that half it is the model itself.
-- "exponential": all models, their weights falling by e in I/5 rounds. That averages the noise of about 2I/5 models,
-  nearly as many as the tail's I/2, but they are I/5 rounds old on average, not I/4.
+- "tail": the mean over the second half of the rounds, β = 1. In the first half it is the model itself.
+- "exponential": all models, with weights that decay by e in I/5 rounds. It averages the noise of about 2I/5 models,
+  nearly as many as the tail's I/2, with a mean age of I/5 rounds instead of I/4.
 
-The weights depend on I and the number of the round alone, never on data.
+The weights depend only on I and the index of the round, never on data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sums = Mapping[str, NDArray[np.float64]]
 
 AVERAGES: Final[tuple[Average, ...]] = get_args(Average)
 _MEMORY: Final = 5  # time constants of the exponential average in a training
-_SUM: Final = "average."  # and its name: a tensor in the file of a checkpoint
+_SUM: Final = "average."  # prefix of the sums' tensor names in a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,15 +47,15 @@ class Averages:
     """
 
     rounds: int  # I
-    names: tuple[Average, ...]  # those that are kept
-    latest: Parameters  # before the first round the initial model, which no average counts
+    names: tuple[Average, ...]  # the averages to compute
+    latest: Parameters  # the initial model, which no average includes, before the first round
     done: int = 0  # rounds
-    sums: Sums = field(default_factory=dict)  # by name, only those that have begun
+    sums: Sums = field(default_factory=dict)  # by name, only those that have started
 
     def __post_init__(self) -> None:
         begun = {name for name in self.names if self._weight(name, self.done)}
         if begun != set(self.sums) or any(total.shape != self.latest.shape for total in self.sums.values()):
-            raise ValueError(f"Expected sums of the averages {sorted(begun)}; got those of {sorted(self.sums)}.")
+            raise ValueError(f"sums must be those of the averages {sorted(begun)}, got {sorted(self.sums)}.")
 
     def after(self, model: Parameters) -> Averages:
         """Return the averages with the model after one more round."""
@@ -67,18 +67,18 @@ class Averages:
         return replace(self, latest=model, done=self.done + 1, sums=sums)
 
     def model(self, name: Average) -> Parameters:
-        """Return the model that the receiver would release; raises ValueError for an average that is not kept."""
+        """Return the averaged model; raises ValueError for an average that is not computed."""
         if name not in self.names:
-            raise ValueError(f"Expected one of the averages {', '.join(self.names)}; got {name!r}.")
+            raise ValueError(f"name must be one of the averages {', '.join(self.names)}; got {name!r}.")
         total = self.sums.get(name)
         return self.latest if total is None else (total / self._weight(name, self.done)).astype(np.float32)
 
     def _rule(self, name: Average) -> tuple[int, float]:
-        """The round from which on models count, and β."""
+        """Return the first round that counts, and β."""
         return (self.rounds // 2, 1.0) if name == "tail" else (0, math.exp(-_MEMORY / self.rounds))
 
     def _weight(self, name: Average, done: int) -> float:
-        """The sum of the weights after a number of rounds; 0 before the first that counts."""
+        """Return the sum of the weights after a number of rounds; 0 before the first that counts."""
         first, decay = self._rule(name)
         models = 0 if name == "none" else max(0, done - first)
         return float(models) if decay == 1.0 else math.expm1(models * math.log(decay)) / (decay - 1.0)
@@ -86,18 +86,21 @@ class Averages:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """The state before round `round_index`: with it, and nothing else, training goes on."""
+    """The complete state of a training before round `round_index`."""
 
     round_index: int
     parameters: Parameters
     ledger_head: str  # hash of the ledger's last line when this was saved
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # [W] of each device; empty: not metered
     sums: Sums = field(default_factory=dict)  # `Averages.sums`
+    clip_norm: float | None = None  # ϖ of the round, with adaptive clipping
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the file of a checkpoint."""
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
+    if checkpoint.clip_norm is not None:
+        metadata["clip_norm"] = checkpoint.clip_norm.hex()
     tensors: dict[str, NDArray[Any]] = {"parameters": checkpoint.parameters, "energy": checkpoint.energy}
     tensors |= {f"{_SUM}{name}": total for name, total in checkpoint.sums.items()}
     metadata["sha256"] = _checksum(metadata, tensors)
@@ -105,7 +108,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def tensor_file(tensors: Mapping[str, NDArray[np.floating]], metadata: dict[str, str]) -> bytes:
-    """Return the safetensors file, always with the same bytes: the library shuffles the metadata at every call."""
+    """Return the safetensors file with reproducible bytes: the library shuffles the metadata at every call."""
     content = save_tensors(dict(tensors), metadata)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
@@ -114,8 +117,8 @@ def tensor_file(tensors: Mapping[str, NDArray[np.floating]], metadata: dict[str,
 
 
 def decode(content: bytes) -> Checkpoint:
-    """Return the checkpoint of a file; raises ValueError, KeyError or SafetensorError where it is damaged."""
-    tensors = load_tensors(content)  # checks the header: what follows is a file that safetensors could have written
+    """Return the checkpoint of a file; raises ValueError, KeyError or SafetensorError if it is damaged."""
+    tensors = load_tensors(content)  # validates the header
     header_size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
     claimed = metadata.pop("sha256", None)
@@ -126,9 +129,12 @@ def decode(content: bytes) -> Checkpoint:
     kinds = {(array.dtype, array.ndim) for array in (energy, *sums.values())}
     fits = (parameters.dtype, parameters.ndim) == (np.dtype(np.float32), 1) and kinds == {(np.dtype(np.float64), 1)}
     if index < 0 or not fits or not all(np.isfinite(array).all() for array in tensors.values()):
-        raise ValueError("it is not what a run saves")
-    head = metadata["ledger_head"]
-    return Checkpoint(round_index=index, ledger_head=head, parameters=parameters, energy=energy, sums=sums)
+        raise ValueError("it is not a checkpoint of a run")
+    head, norm = metadata["ledger_head"], metadata.get("clip_norm")
+    clip_norm = None if norm is None else float.fromhex(norm)
+    return Checkpoint(
+        round_index=index, ledger_head=head, parameters=parameters, energy=energy, sums=sums, clip_norm=clip_norm
+    )
 
 
 def _checksum(metadata: dict[str, str], tensors: Mapping[str, NDArray[np.floating]]) -> str:

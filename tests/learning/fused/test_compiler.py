@@ -124,7 +124,7 @@ def test_old_files_are_pruned(cold, tmp_path, since):
     assert "fused-11.o" in left
 
 
-def test_a_failed_compilation_says_why(monkeypatch):
+def test_a_failed_compilation_gives_the_reason(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="could not be compiled"):
         compiler.compile_object()

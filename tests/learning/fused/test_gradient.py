@@ -130,7 +130,7 @@ def test_ties_in_max_pooling_go_to_the_first_maximum_as_in_pytorch():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["cnn", "mlp", "logistic"])
 @pytest.mark.parametrize("where", ["images", "parameters"])
-def test_what_is_not_finite_never_becomes_finite(bad, name, where):
+def test_values_that_are_not_finite_never_become_finite(bad, name, where):
     network, rng = builtin(name, input_shape=(1, 28, 28), classes=10), np.random.default_rng(1)
     images, parameters = rng.random((11, 1, 28, 28), np.float32), network.initial_parameters(rng)
     labels = rng.integers(0, 10, 11)

@@ -82,7 +82,7 @@ def test_pooling_takes_the_first_maximum_and_keeps_nan(result):
     np.testing.assert_array_equal(result["places"][:6], [15, 5, 6, 6, 5, 14])
 
 
-def test_compress_lists_what_is_not_zero(result):
+def test_compress_lists_the_nonzero_entries(result):
     b, values, listed = (result[name] for name in ("b", "values", "listed"))
     live = [0, 2, 3, 4, 5]  # 1 and 6 are zero, 7 is past the count; NaN is not zero
     assert result["n"] == 1 + len(live)

@@ -50,15 +50,15 @@ def check_limits():
 
     def check(instance, sequence):
         rounds, theta, learning = sequence.rounds, sequence.amplitudes.level, instance.learning
-        member = sequence.amplitudes.dense > 0
+        mask = sequence.amplitudes.dense > 0
         gain = instance.gain[:rounds]
         assert sequence.amplitudes.equal
-        assert np.all(member.any(axis=1))
+        assert np.all(mask.any(axis=1))
         assert np.all(theta > 0)
         assert np.all(theta <= instance.cap)
-        for i, scheduled in enumerate(map(np.flatnonzero, member)):
+        for i, scheduled in enumerate(map(np.flatnonzero, mask)):
             assert np.all(np.square(theta[i] / gain[i, scheduled]) <= instance.peak_power[scheduled])
-        power, device_power, exposure = spending(gain, member, theta)
+        power, device_power, exposure = spending(gain, mask, theta)
         assert power.sum() <= instance.total_power
         assert sum(power.tolist()) <= instance.total_power
         assert device_power.sum() <= instance.total_power
@@ -69,7 +69,7 @@ def check_limits():
         steps = np.full(rounds, learning.total_steps // rounds)
         steps[: learning.total_steps % rounds] += 1
         gap = learning.initial_gap
-        for i, scheduled in enumerate(map(np.flatnonzero, member)):
+        for i, scheduled in enumerate(map(np.flatnonzero, mask)):
             noise = instance.noise_weight / (scheduled.size * theta[i]) ** 2
             error = 4 * (1 - scheduled.size / instance.num_devices) ** 2 + (steps[i] - 1) ** 2 + noise
             gap = learning.contraction * gap + instance.weight * error

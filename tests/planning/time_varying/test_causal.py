@@ -1,4 +1,4 @@
-"""Plans made round by round: within every budget, without a look ahead, and close to the plan that knows all gains."""
+"""Causal plans: within every budget, independent of later gains, and close to the clairvoyant plan."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_no_budget_is_exceeded_whatever_the_samples_promised(random_instance, ch
         assert found.objective >= clairvoyant(instance).lower_bound
 
 
-def test_single_decisions_stay_within_what_is_left_and_leave_something(random_instance):
+def test_single_rounds_stay_within_the_remaining_budget_and_leave_some(random_instance):
     rng = np.random.default_rng(9)
     for _ in range(3):
         instance = random_instance(rng, devices=6, rounds=4)
@@ -50,17 +50,17 @@ def test_single_decisions_stay_within_what_is_left_and_leave_something(random_in
             instance.gain[None] * np.array([1.0, 1e3, 1e3, 1e3])[:, None]
         )  # later rounds would need next to nothing
         planner = Causal(instance, samples, rounds=4)
-        left, member, theta = planner.start, np.zeros((4, 6), dtype=bool), np.zeros(4)
+        left, mask, theta = planner.start, np.zeros((4, 6), dtype=bool), np.zeros(4)
         for i in range(4):
             before = left
-            member[i], theta[i], left = planner.decide(instance.gain[: i + 1], before)
+            mask[i], theta[i], left = planner.plan_round(instance.gain[: i + 1], before)
             assert left >= (0.0 if i == 3 else 0.1 * before * (1 - 1e-9))
-        power, _, _ = spending(instance.gain, member, theta)
+        power, _, _ = spending(instance.gain, mask, theta)
         assert power.sum() <= instance.total_power
         assert np.all(theta <= instance.cap)
 
 
-def test_what_is_to_come_changes_nothing_before_it_comes(random_instance):
+def test_later_gains_do_not_change_earlier_rounds(random_instance):
     rng = np.random.default_rng(1)
     instance = random_instance(rng, devices=10, rounds=8)
     samples = draws(rng, 4, 8, 10)
@@ -94,18 +94,18 @@ def test_the_future_known_exactly_leaves_little_regret(random_instance):
         assert causal(instance, instance.gain[None], rounds=best.rounds).objective <= best.objective * 1.005
 
 
-def test_a_function_that_draws_is_the_array_it_draws(random_instance):
+def test_a_sampler_is_equivalent_to_its_samples(random_instance):
     rng = np.random.default_rng(4)
     instance = random_instance(rng, devices=30, rounds=6)
     samples = draws(rng, 3, 6, 30)
-    asked = []
+    calls = []
 
     def rest(seen):
-        asked.append(len(seen))
+        calls.append(len(seen))
         return samples[:, len(seen) :]
 
     one, other = causal(instance, samples, rounds=6), causal(instance, rest, rounds=6)
-    assert asked == [0, 1, 2, 3, 4, 5]
+    assert calls == [0, 1, 2, 3, 4, 5]
     np.testing.assert_allclose(one.amplitudes.level, other.amplitudes.level, rtol=0.05)
     assert one.objective == pytest.approx(other.objective, rel=1e-3)
 
@@ -174,9 +174,9 @@ def test_equal_shares_of_one_round_are_the_exact_schedule(random_instance, check
         assert np.all(power <= instance.total_power / found.rounds)
 
 
-def test_draws_of_another_fleet_are_refused(random_instance):
+def test_samples_of_another_fleet_are_refused(random_instance):
     instance = random_instance(np.random.default_rng(8), devices=4, rounds=3)
     with pytest.raises(ValueError, match="shape"):
         Causal(instance, np.ones((2, 3, 5)))
-    with pytest.raises(ValueError, match="rounds=4"):
+    with pytest.raises(ValueError, match="rounds must be at most 3"):
         Causal(instance, np.ones((2, 3, 4)), rounds=4)

@@ -86,7 +86,7 @@ class Stream:
         return getattr(self.stream, name)
 
 
-def life(world, out, aired, countdown=None, delay=None):
+def life(loaded, out, aired, countdown=None, delay=None):
     """One process: begin or resume, perhaps die. Return its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
@@ -94,7 +94,7 @@ def life(world, out, aired, countdown=None, delay=None):
         if countdown is not None:
             countdown.install()
         try:
-            outcome = execute(world, out, resume=out.is_dir())
+            outcome = execute(loaded, out, resume=out.is_dir())
             if delay is not None:
                 signal.pause()  # however fast it was, it is the kill that ends it
             os._exit(0 if outcome.status == "finished" else 3)
@@ -121,7 +121,7 @@ def listen(aired):
 
 
 def check_charges(out, aired):
-    """Every round that any life has put on the air is in the ledger, once, in order."""
+    """Every round that any attempt has transmitted is in the ledger, once, in order."""
     transmitted = {int(line) for line in aired.read_text().split()} if aired.exists() else set()
     if not transmitted:
         return
@@ -137,20 +137,20 @@ def contents(out):
 
 
 def main(file, folder, mode, seed, count):
-    world, folder, chance = scenario.load(file), Path(folder), random.Random(int(seed))
-    execute(world, folder / "warm")  # so that the children need not import anything
+    loaded, folder, chance = scenario.load(file), Path(folder), random.Random(int(seed))
+    execute(loaded, folder / "warm")  # so that the children need not import anything
     started = time.monotonic()
-    assert life(world, folder / "whole", folder / "whole.air") == 0
+    assert life(loaded, folder / "whole", folder / "whole.air") == 0
     duration = time.monotonic() - started
     whole = contents(folder / "whole")
-    calls = count_calls(world, folder)
+    calls = count_calls(loaded, folder)
     kills = 0
 
     def perhaps_die(out, aired, share):
         """A life that ends about `share` of the way through a whole run, or sooner if it gets to the end."""
         if mode == "times":
-            return life(world, out, aired, delay=share * duration)
-        return life(world, out, aired, Countdown(int(share * calls), chance.choice(("before", "within", "after"))))
+            return life(loaded, out, aired, delay=share * duration)
+        return life(loaded, out, aired, Countdown(int(share * calls), chance.choice(("before", "within", "after"))))
 
     for run in range(int(count)):
         out, aired = folder / f"run-{run}", folder / f"run-{run}.air"
@@ -160,7 +160,7 @@ def main(file, folder, mode, seed, count):
             assert code in (9, -signal.SIGKILL), code
             kills += 1
             check_charges(out, aired)
-            code = perhaps_die(out, aired, chance.random()) if chance.random() < 0.4 else life(world, out, aired)
+            code = perhaps_die(out, aired, chance.random()) if chance.random() < 0.4 else life(loaded, out, aired)
         check_charges(out, aired)
         assert contents(out) == whole, f"run {run} of mode {mode} and seed {seed} ended with other bytes"
         assert not list(out.rglob("*.part"))
@@ -168,14 +168,14 @@ def main(file, folder, mode, seed, count):
     print(json.dumps({"kills": kills, "calls": calls}))
 
 
-def count_calls(world, folder):
+def count_calls(loaded, folder):
     """How often a whole run touches the disk."""
     low, high = 0, 1
-    while life(world, folder / f"count-{high}", folder / "count.air", Countdown(high, "before")) != 0:
+    while life(loaded, folder / f"count-{high}", folder / "count.air", Countdown(high, "before")) != 0:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        finished = life(world, folder / f"count-{middle}", folder / "count.air", Countdown(middle, "before")) == 0
+        finished = life(loaded, folder / f"count-{middle}", folder / "count.air", Countdown(middle, "before")) == 0
         low, high = (low, middle) if finished else (middle, high)
     return high
 

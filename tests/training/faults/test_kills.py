@@ -43,8 +43,8 @@ TINY = tomllib.loads(Path(__file__).parents[2].joinpath("tiny.toml").read_text(e
 def scenario(file, *, rounds, every, **changes):
     short = {"name": "short rounds", "seed": 5, "learning.dimension": 150, "learning.total_steps": 2 * rounds}
     policy = {"policy.name": "full", "policy.size": None, "policy.rounds": rounds}
-    world = parse(TINY).override({**short, **policy, "run.checkpoint_every": every, **changes})
-    file.write_text(world.to_toml())
+    scenario = parse(TINY).override({**short, **policy, "run.checkpoint_every": every, **changes})
+    file.write_text(scenario.to_toml())
     return file
 
 
@@ -110,8 +110,8 @@ def test_a_killed_command_is_resumed_to_the_same_bits(fast_folder, gate):
     duration = time.monotonic() - started
     closed = gate(59)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda n: kill_and_resume(file, fast_folder / f"run-{n}", closed, n, duration), range(5)))
-    for n in range(5):
+        list(pool.map(lambda n: kill_and_resume(file, fast_folder / f"run-{n}", closed, n, duration), range(2)))
+    for n in range(2):
         assert contents(fast_folder / f"run-{n}") == contents(fast_folder / "whole")
 
 
@@ -135,7 +135,7 @@ def test_a_killed_training_on_images_is_resumed_to_the_same_bits(tmp_path, gate,
         **{"run.engine": "torch", "run.threads": 2, "run.chunk": 2},
     )
     expected, out = whole(file, tmp_path / "whole"), tmp_path / "run"
-    for rounds in (1, 7, 15):
+    for rounds in (1, 15):
         process = start("run", file, "--out", out, *(["--resume"] if out.is_dir() else []), gate=gate(rounds))
         wait_until(partial(trained, out, rounds), process)
         process.kill()

@@ -1,4 +1,4 @@
-"""Flower on two hosts: a link that is cut costs the devices behind it some rounds, and the training goes on."""
+"""Flower on two hosts: after a cut link the devices behind it miss some rounds, and the training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fused training engine for the built-in family of networks; see docs/fused.md. It is imported without Numba."""
+"""Fused training engine for the built-in networks; see docs/fused.md. Importing it does not import Numba."""
 
 from airfed.learning.fused.engine import FusedEngine, available
 

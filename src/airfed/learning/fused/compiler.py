@@ -1,7 +1,7 @@
 """Machine code of the kernels: compiled by Numba once, kept on disk, loaded without it.
 
-The name of the object file holds a digest of the sources, of the versions of the compilers and of the processor, so a
-changed or foreign file is never looked at; a damaged one is recognised by its checksum and replaced.
+The name of the object file has a digest of the sources, the versions of the compilers and the processor, so a stale or
+foreign file is never read; a damaged file is detected by its checksum and replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
 SOURCES = ("tables.py", "tile.py", "forward.py", "backward.py", "compiler.py")
 
-# The arguments of `backward.run`; Numba's native functions take two places for results first, and return a status.
+# The arguments of `backward.run`; native functions of Numba take two result pointers first, and return a status.
 _INPUTS, _COUNTS, _REALS = (ctypes.c_void_p,) * 7, (ctypes.c_int64,) * 3, (ctypes.c_float,) * 2
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *_INPUTS, *_COUNTS, *_REALS, *(ctypes.c_void_p,) * 4)
 
@@ -39,7 +39,7 @@ Run = Callable[..., int]
 
 
 def cache_directory() -> Path:
-    """Return where object files are kept: $AIRFED_CACHE_DIR, else `airfed` in the user's cache directory."""
+    """Return the directory of object files: $AIRFED_CACHE_DIR, or `airfed` in the user's cache directory."""
     return Path(os.environ.get("AIRFED_CACHE_DIR") or platformdirs.user_cache_path("airfed"))
 
 
@@ -56,7 +56,7 @@ def object_file() -> Path:
 
 @cache
 def compiled() -> Run:
-    """Return the compiled entry point `backward.run`, from the cache or freshly compiled (then a warning is logged)."""
+    """Return the compiled entry point `backward.run`, from the cache, or compile it with a warning."""
     path = object_file()
     code = _read(path)
     if code is None:
@@ -76,13 +76,13 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Keep the code for the next time; a directory that cannot be written is reported, not an error."""
+    """Store the code; log a warning if the directory cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
             file.write(hashlib.sha256(code).digest() + code)
         os.replace(file.name, path)
-        others = [other for other in path.parent.glob("fused-*.o") if other != path]  # whatever the clock says
+        others = [other for other in path.parent.glob("fused-*.o") if other != path]  # whatever its time
         others.sort(key=lambda other: other.stat().st_mtime)
         for other in others[: 1 - KEEP]:
             other.unlink(missing_ok=True)
@@ -91,9 +91,9 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def compile_object() -> bytes:
-    """Return the object code of `backward.run` for this machine, compiled in a process of its own.
+    """Return the object code of `backward.run` for this machine, compiled in a separate process.
 
-    There Numba's optimiser is off (LLVM's runs once, over the whole, in half the time), and the memory is given back.
+    There the optimiser of Numba is off (LLVM optimises the whole once, in half the time), and the memory is released.
     """
     environment = os.environ | {"NUMBA_OPT": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.run([sys.executable, "-m", __name__], env=environment, capture_output=True, check=False)
@@ -123,7 +123,7 @@ def _emit_object() -> bytes:
         if function.name == name:
             function.name = SYMBOL
         elif not function.is_declaration:
-            function.linkage = "internal"  # so that what is not called from the entry point goes away
+            function.linkage = "internal"  # removes functions that the entry point does not call
     machine = _target_machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
@@ -141,7 +141,7 @@ def _target_machine() -> Any:
     )
 
 
-_ENGINES: list[object] = []  # linked code lives as long as its engine
+_ENGINES: list[object] = []  # linked code needs its engine
 
 
 def _link(code: bytes) -> Run:

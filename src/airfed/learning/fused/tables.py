@@ -1,7 +1,7 @@
-"""The processor's register tiles, and a network as the kernels see it: one table of integers that says what is where.
+"""Register tiles of the processor, and the table of integers that describes a network to the kernels.
 
 One compilation serves all networks: compiled code takes the parameters, a `table` built here, and a workspace of floats
-and integers per thread. `docs/fused.md` explains the layouts that the columns speak of.
+and integers per thread. `docs/fused.md` explains the layouts in the columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from airfed.network import Network
 
 SAMPLES = 8
-"""Images that travel through the network together; one vector of the sample-last layout."""
+"""Images per block; one vector of the sample-last layout."""
 ALIGN = 16
 """Floats in a cache line: every buffer, padded row and padded pixel starts on one."""
 SLACK = 64
@@ -49,7 +49,7 @@ class Machine(NamedTuple):
 
 @cache
 def host() -> Machine:
-    """Return this machine, or what Numba's NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say, say an older processor."""
+    """Return this machine, or that of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, such as an older processor."""
     import llvmlite.binding as llvm
 
     name = os.environ.get("NUMBA_CPU_NAME")
@@ -109,14 +109,14 @@ def padded(size: int, multiple: int = ALIGN) -> int:
 
 
 class _Allocator:
-    """Hands out places in a flat array, each on a cache line."""
+    """Allocates offsets in a flat array, each on a cache line."""
 
     def __init__(self) -> None:
         self.size = 0
 
     def take(self, count: int) -> int:
-        place, self.size = self.size, padded(self.size + count + SLACK)
-        return place
+        offset, self.size = self.size, padded(self.size + count + SLACK)
+        return offset
 
 
 class Tables(NamedTuple):
@@ -147,7 +147,7 @@ def build(network: Network, machine: Machine) -> Tables:
     head[[Head.CONVOLUTIONS, Head.DENSE_LAYERS]] = len(conv), len(dense)
     head[[Head.CONV_TABLE, Head.DENSE_TABLE]] = HEAD_COLUMNS, HEAD_COLUMNS + conv.size
     head[[Head.PARAMETERS, Head.GRADIENT]] = (floats.take(network.dimension), floats.take(network.dimension))
-    if not len(conv):  # images arrive right where the first layer wants them if the layout is the same
+    if not len(conv):  # if the layout is the same, images are loaded into the buffer of the first layer
         stage = dense[0, [Dense.INPUT, Dense.IN_STRIDE]]
     elif network.input_shape[0] == 1:
         stage = conv[0, [Conv.CHANNELS_LAST, Conv.SAMPLE_PIXELS]]
@@ -235,7 +235,7 @@ def _dense_layers(network: Network, conv: NDArray[np.int64], dense: NDArray[np.i
 
 
 def _scratch(head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator) -> None:
-    """Take the buffers that all convolutions share, one after the other."""
+    """Allocate the buffers that all convolutions share."""
     outputs, bins = conv[:, Conv.OUTPUTS], conv[:, Conv.GROUP] * conv[:, Conv.SAMPLE_PIXELS]
     head[Head.CONV_OUT] = floats.take(int((2 * outputs * conv[:, Conv.OUT_STRIDE]).max()))
     places = max(padded(int(row[Conv.OUTPUTS]), SAMPLES) * int(row[Conv.CELLS]) * SAMPLES for row in conv)

@@ -278,7 +278,7 @@ def rectify(typing: Any, t: Any) -> Build:
 def transpose(typing: Any, t: Any) -> Build:
     """transpose(t): the transpose of a tile of 8 rows of 8 floats (three rounds of shuffles)."""
     if (t.rows, t.columns, t.lanes) != (8, 1, 8):
-        raise TypeError(f"Expected a tile of 8 rows, 1 column and 8 lanes; got {t}.")
+        raise TypeError(f"The tile must have 8 rows, 1 column and 8 lanes, got {t}.")
 
     # In each round the rows k and k + distance exchange halves of groups of 1, 2 and 4 floats.
     rounds = (

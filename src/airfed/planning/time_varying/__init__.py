@@ -1,1 +1,1 @@
-"""Plans for channels that vary from round to round, and for devices with batteries; `planner` has what others call."""
+"""Plans for time-varying channels and for devices with batteries; see `planner`."""

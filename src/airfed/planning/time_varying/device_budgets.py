@@ -1,21 +1,22 @@
-"""Equal shares of every budget (`myopic`), and dual variables of many budgets (`many_budgets`).
+"""Equal shares of every budget (`myopic`), and dual ascent for many budgets (`many_budgets`).
 
-The budgets are the total power, each device's battery, and each device's privacy over the training. With the dual
-variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As in `clairvoyant`, prices fall by
-the factor η from round to round whatever I is, so that one sequence of prices gives a dual value for every I:
+The budgets are the total power, the battery of each device, and the privacy of each device over the training. With the
+dual variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As in `clairvoyant`, the
+multipliers fall by the factor η from round to round for any I, so that one sequence gives a dual value for every I:
 
     D_I = offset_I + Σ_{i<I} w_i·F_i − (ν·P_tot + Σ_k β_k·battery_k + Σ_k λ_k·exposure_k).
 
-Dual ascent: the price of what is overspent rises, of what is left over falls, each by a power of (spent/budget). Any
-prices give a valid bound; the best is kept. A plan within every budget is then made from the prices (`_Packer`): at
-given θ_i each device faces a knapsack of its own, in which rounds to transmit, packed by worth over price. Then θ is
-chosen anew for these schedules, and last every round is solved once more within what all others leave over.
+Dual ascent multiplies each dual variable by a power of (spent/budget). Any multipliers give a valid bound; the best is
+kept. `_PrimalRecovery` makes a feasible plan from the multipliers. At given θ_i the rounds of each device are a
+knapsack problem, filled greedily by value over cost. Then θ is optimised for these schedules, and each round is solved
+once more within the remaining budgets.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,33 +25,35 @@ from airfed.planning.exact import best_schedule
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
 from airfed.planning.time_varying.instance import Instance, Solution, thinned
-from airfed.planning.time_varying.one_round import cheapest
+from airfed.planning.time_varying.one_round import solve_rounds
 
-_COARSE = 16  # numbers of rounds that are tried first
-_ASIDE = 4e-12  # more than `Solution.within` leaves: it must not lower an early θ for the sake of later gains
+_COARSE = 16  # numbers of rounds on the first grid
+_MARGIN = 4e-12  # above the margin of `Solution.within`, which must not lower an early θ afterwards
 _ULP = 2.0**-52
-_SAFE = 1e-12  # of everything that was added up: a lower bound ends on the safe side
-_TRIES = 10  # numbers of rounds for which a plan is made
-_FIRST, _NEXT = 80, 25  # steps of the ascent for the first of them or one that is still in doubt, and for others
-_LONG = 512  # rounds, beyond which prices of many budgets take too long to turn into a plan
-_CLOSE = 1e-3  # by how much the bound of one more I must be lower to be worth that
+_SAFE = 1e-12  # relative rounding margin of a lower bound
+_TRIES = 10  # numbers of rounds with a feasible plan
+_FIRST, _NEXT = 80, 25  # steps of the ascent: first or repeated, and others
+_LONG = 512  # rounds above which the primal recovery takes too long
+_CLOSE = 1e-3  # relative improvement of the dual value that justifies another I
 _POWER = 1.5
-_BOLDEST = 1.5  # of ln(price), in one step
-_RTOL = 1e-6  # of a round's value: what its search may leave open (on the safe side)
-_FAINT = 1e-12  # a price relative to the highest, from which it can recover
-_SCALES = (1.0, 0.97, 0.85)  # of θ², to begin with
+_LARGEST_STEP = 1.5  # of ln(multiplier) in one step
+_RTOL = 1e-6  # relative tolerance of the value of a round, on the safe side
+_SMALLEST_MULTIPLIER = 1e-12  # smallest ratio of a dual cost to the largest
+_SCALES = (1.0, 0.97, 0.85)  # initial factors on θ²
 _REPEATS = 2
-_FACTORS = (0.9, 1.1, 0.75, 1.3)  # of one θ²
-_SEARCHES, _EACH = 400, 16  # changes tried: in all, and per round
+_FACTORS = (0.9, 1.1, 0.75, 1.3)  # factors on one θ²
+_SEARCHES, _EACH = 400, 16  # trial changes: in all, and per round
 _FILLS = 60
 _SLACK = 1e-12
 
 
-def one_within(instance: Instance, gain: Floats, total: float, charge: Floats, hidden: Floats) -> tuple[Bools, float]:
-    """Return the best K and θ² of one round of the given gains, (N,), that may spend so much."""
+def best_round_within(
+    instance: Instance, gain: Floats, total: float, battery: Floats, exposure: Floats
+) -> tuple[Bools, float]:
+    """Return the best K and θ² of one round with gains (N,), within the given budgets."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        shown = np.where(gain > 0, hidden / np.square(gain), np.inf)  # as a power, like the others
-    peak = np.minimum(np.minimum(instance.peak_power, charge), shown)
+        exposed = np.where(gain > 0, exposure / np.square(gain), np.inf)  # as a power limit
+    peak = np.minimum(np.minimum(instance.peak_power, battery), exposed)
     one = np.ones(1)
     choice = best_schedule(
         np.where(peak > 0, gain, 0.0),
@@ -61,9 +64,9 @@ def one_within(instance: Instance, gain: Floats, total: float, charge: Floats, h
         scale=one,
         noise_weight=instance.noise_weight,
     )
-    member = np.zeros(gain.size, dtype=np.bool_)
-    member[choice.scheduled] = True
-    return member, choice.alignment**2
+    mask = np.zeros(gain.size, dtype=np.bool_)
+    mask[choice.scheduled] = True
+    return mask, choice.alignment**2
 
 
 def myopic(
@@ -73,27 +76,28 @@ def myopic(
     if rounds is None:
         rounds = best_rounds(instance if draw is None else replace(instance, gain=draw), rolling=rolling)[0]
     instance.require_reachable(rounds)
-    member, squares = _shares(instance, np.arange(rounds), rounds, rolling=rolling)
-    return Solution.within(instance, member, np.sqrt(squares))
+    mask, squares = _shares(instance, np.arange(rounds), rounds, rolling=rolling)
+    return Solution.within(instance, mask, np.sqrt(squares))
 
 
-def _shares(instance: Instance, places: Integers, rounds: int, *, rolling: bool) -> tuple[Bools, Floats]:
-    """K_i and θ_i² of some of I rounds, where each stands for as many as the others and spends as one of them."""
+def _shares(instance: Instance, indices: Integers, rounds: int, *, rolling: bool) -> tuple[Bools, Floats]:
+    """Return K_i and θ_i² of a subset of I rounds with equal shares; each round of the subset counts for several."""
     none = np.full(instance.num_devices, np.inf)
-    part = places.size / rounds * (1 - _ASIDE)
+    part = indices.size / rounds * (1 - _MARGIN)
     total = instance.total_power * part
-    charge = none if instance.device_power is None else instance.device_power * part
-    hidden = none if instance.device_exposure is None else instance.device_exposure * part
-    member, squares = np.zeros((places.size, instance.num_devices), dtype=np.bool_), np.zeros(places.size)
-    for index, gain in enumerate(instance.gain[places]):
-        share = 1.0 / (places.size - index if rolling else places.size)
-        member[index], squares[index] = one_within(instance, gain, total * share, charge * share, hidden * share)
+    battery = none if instance.device_power is None else instance.device_power * part
+    exposure = none if instance.device_exposure is None else instance.device_exposure * part
+    mask, squares = np.zeros((indices.size, instance.num_devices), dtype=np.bool_), np.zeros(indices.size)
+    for index, gain in enumerate(instance.gain[indices]):
+        share = 1.0 / (indices.size - index if rolling else indices.size)
+        budgets = (total * share, battery * share, exposure * share)
+        mask[index], squares[index] = best_round_within(instance, gain, *budgets)
         if rolling:
-            on, square = member[index], float(squares[index])
+            on, square = mask[index], float(squares[index])
             power = np.zeros(gain.size)
             power[on] = square / np.square(gain[on])
-            total, charge, hidden = total - float(power.sum()), charge - power, hidden - np.where(on, square, 0.0)
-    return member, squares
+            total, battery, exposure = total - float(power.sum()), battery - power, exposure - np.where(on, square, 0.0)
+    return mask, squares
 
 
 def best_rounds(instance: Instance, *, rolling: bool) -> tuple[int, float]:
@@ -104,66 +108,71 @@ def best_rounds(instance: Instance, *, rolling: bool) -> tuple[int, float]:
     offsets = instance.offsets()
 
     def value(rounds: int) -> float:
-        places, weights = thinned(instance.learning, rounds)
-        member, squares = _shares(instance, places, rounds, rolling=rolling)
-        error = instance.errors(np.count_nonzero(member, axis=1), squares)
+        indices, weights = thinned(instance.learning, rounds)
+        mask, squares = _shares(instance, indices, rounds, rolling=rolling)
+        error = instance.errors(np.count_nonzero(mask, axis=1), squares)
         return float(offsets[rounds - 1] + np.sum(weights * error, where=weights > 0))
 
+    return coarse_to_fine(value, most)
+
+
+def coarse_to_fine(value: Callable[[int], float], most: int) -> tuple[int, float]:
+    """Return the number in 1..most of the smallest value, and the value; between the points of a grid it is convex."""
     values: dict[int, float] = {}
-    tries = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
+    trials = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
     while True:
-        values |= {number: value(number) for number in tries.tolist() if number not in values}
+        values |= {number: value(number) for number in trials.tolist() if number not in values}
         best = min(values, key=lambda number: (values[number], number))
         known = sorted(values)
-        place = known.index(best)
-        below, above = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]
-        tries = np.unique([(below + best) // 2, (best + above) // 2])
-        if all(number in values for number in tries.tolist()):
+        index = known.index(best)
+        below, above = known[max(index - 1, 0)], known[min(index + 1, len(known) - 1)]
+        trials = np.unique([(below + best) // 2, (best + above) // 2])
+        if all(number in values for number in trials.tolist()):
             return best, values[best]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attempt:
-    """A plan for I rounds."""
+class PrimalPlan:
+    """A feasible plan of I rounds."""
 
     value: float  # Σ w_iφ_i
     square: Floats  # θ_i²
     size: Integers  # |K_i|
-    member: Bools | None  # who is in K_i; None where those are the strongest
+    mask: Bools | None  # participation masks of K_i; None if K_i are the strongest devices
 
 
-def dual_values(instance: Instance, offsets: Floats, value: Floats, paid: Floats) -> Floats:
-    """D_I for I = 1..R, rounded down."""
+def dual_values(instance: Instance, offsets: Floats, value: Floats, budget_term: Floats) -> Floats:
+    """Return D_I for I = 1..R, rounded down."""
     shrink = math.exp(-instance.decay)
     total, sums = 0.0, np.empty(value.size)
     for i, each in enumerate(value.tolist()):
         total = total * shrink + each if shrink else each
         sums[i] = total
-    size = instance.weight * (sums + paid) + offsets
+    size = instance.weight * (sums + budget_term) + offsets
     with np.errstate(invalid="ignore"):
-        dual = offsets + instance.weight * (sums - paid) - (_SAFE + value.size * _ULP) * size
+        dual = offsets + instance.weight * (sums - budget_term) - (_SAFE + value.size * _ULP) * size
     return np.where(np.isinf(sums), np.inf, dual)
 
 
-def many_budgets(instance: Instance, rounds: int | None) -> tuple[Attempt, float]:
-    """The best plan found and the lower bound, where devices have budgets of their own; I where it is fixed."""
-    ascent = _Ascent(instance, rounds or instance.most_rounds)
+def many_budgets(instance: Instance, rounds: int | None) -> tuple[PrimalPlan, float]:
+    """Return the best plan and the lower bound, with budgets of single devices; `rounds` fixes I."""
+    ascent = _DualAscent(instance, rounds or instance.most_rounds)
     allowed = slice(rounds - 1, rounds) if rounds else slice(0, ascent.rounds)
-    plans: dict[int, Attempt] = {}
-    thorough: set[int] = set()  # those I whose prices were looked for as long as it may take
-    price, ceiling, settled = ascent.begin(), math.inf, math.inf
-    ascent.look(np.zeros(price.size), ascent.rounds)  # free of charge: a first bound for every I
-    if ascent.rounds > _LONG:  # equal shares of what is left say which I need not be looked at
+    plans: dict[int, PrimalPlan] = {}
+    thorough: set[int] = set()  # numbers of rounds with the full number of ascent steps
+    multiplier, ceiling, settled = ascent.initial_multipliers(), math.inf, math.inf
+    ascent.evaluate(np.zeros(multiplier.size), ascent.rounds)  # zero multipliers give a first bound for every I
+    if ascent.rounds > _LONG:  # equal shares of the remaining budgets exclude many I
         shares = myopic(instance, rounds=rounds, rolling=True)
         table = shares.amplitudes
         value = shares.objective - float(ascent.offsets[shares.rounds - 1])
-        member = np.broadcast_to(table.share > 0, (table.rounds, table.num_devices))
-        plans[shares.rounds] = Attempt(value=value, square=np.square(table.level), size=table.sizes, member=member)
+        mask = np.broadcast_to(table.share > 0, (table.rounds, table.num_devices))
+        plans[shares.rounds] = PrimalPlan(value=value, square=np.square(table.level), size=table.sizes, mask=mask)
         ceiling = shares.objective
     near = slice(allowed.start, min(allowed.stop, _LONG))
     for turn in range(_TRIES if max(plans, default=1) <= _LONG else 0):
         number = int(np.argmin(ascent.best[near])) + near.start + 1
-        if turn == 0 and plans:  # what is free of charge says little of many rounds
+        if turn == 0 and plans:  # zero multipliers give weak bounds for many rounds
             number = next(iter(plans))
         enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
         if number in thorough or ascent.best[number - 1] >= enough:
@@ -171,8 +180,8 @@ def many_budgets(instance: Instance, rounds: int | None) -> tuple[Attempt, float
         steps = _FIRST if number in plans or not plans else _NEXT
         thorough |= {number} if steps == _FIRST else set()
         reach = int(np.flatnonzero(ascent.best < ceiling)[-1]) + 1 if rounds is None else rounds
-        price, square, member = ascent.settle(number, price, steps, reach)
-        plan = _Packer(ascent, number, price).packed(square, member)
+        multiplier, square, mask = ascent.ascend(number, multiplier, steps, reach)
+        plan = _PrimalRecovery(ascent, number, multiplier).packed(square, mask)
         plans[number] = min(plans.get(number, plan), plan, key=lambda each: each.value)
         ceiling = min(ceiling, float(ascent.offsets[number - 1]) + plans[number].value)
         settled = min(settled, float(ascent.best[number - 1]))
@@ -180,8 +189,8 @@ def many_budgets(instance: Instance, rounds: int | None) -> tuple[Attempt, float
     return plans[best], float(np.min(ascent.best[allowed]))
 
 
-class _Budgets:
-    """All budgets in one vector: the total power, the batteries if any, the exposures if any."""
+class Budgets:
+    """All budgets in one vector: total power, then batteries and exposures if limited."""
 
     def __init__(self, instance: Instance) -> None:
         self.num_devices = instance.num_devices
@@ -190,195 +199,199 @@ class _Budgets:
         self.amounts = np.concatenate([part for part in parts if part is not None])
 
     def split(self, vector: Floats, otherwise: float = 0.0) -> tuple[float, Floats, Floats]:
-        """What a vector says of the total, of each battery and of each exposure; `otherwise` where there is none."""
+        """Return the parts of a vector: total, batteries, exposures; `otherwise` fills missing ones."""
         none = np.full(self.num_devices, otherwise)
         after = 1 + self.num_devices * self.batteries
         return float(vector[0]), vector[1:after] if self.batteries else none, vector[after:] if self.exposures else none
 
-    def cost(self, price: Floats, load: Floats) -> Floats:
-        """What x costs each device: (ν + β_k)·a_k + λ_k."""
-        total, battery, exposure = self.split(price)
-        return np.asarray((total + battery) * load + exposure)
+    def cost(self, multiplier: Floats, load: Floats, seen: Floats | float = 1.0) -> Floats:
+        """Return the cost of x for each device: (ν + β_k)·a_k + λ_k, with λ_k times f_k² = `seen`."""
+        total, battery, exposure = self.split(multiplier)
+        return np.asarray((total + battery) * load + exposure * seen)
 
-    def used(self, member: Bools, square: Floats, load: Floats) -> Floats:
-        """What some rounds spend of each budget."""
-        shown = np.where(member, square[:, None], 0.0)
-        power = np.sum(shown * load, axis=0, where=member)
+    def used(self, square: Floats, load: Floats, seen: Floats | float = 1.0) -> Floats:
+        """Return the amount of each budget that rounds of squared amplitudes, (R, N), spend."""
+        power = np.sum(square * load, axis=0)
         parts = [np.array([power.sum()])]
         parts += [power] if self.batteries else []
-        parts += [shown.sum(axis=0)] if self.exposures else []
+        parts += [np.sum(square * seen, axis=0)] if self.exposures else []
         return np.concatenate(parts)
 
 
-class _Ascent:
-    """The rounds of an instance in units in which P_tot is about 1, up to the largest I to consider."""
+def _table(mask: Bools, square: Floats) -> Floats:
+    """Return the squared amplitudes of aligned rounds, (R, N)."""
+    return np.where(mask, square[:, None], 0.0)
+
+
+class _DualAscent:
+    """Dual ascent over the rounds of an instance, up to the largest I."""
 
     def __init__(self, instance: Instance, rounds: int) -> None:
         self.instance, self.rounds = instance, rounds
         gain = instance.gain[:rounds]
         with np.errstate(divide="ignore"):
-            self.load = np.where(gain > 0, np.square(1.0 / gain), 0.0)  # the unreachable are kept out by `limit`
-        # one round alone may not exceed a battery or an exposure: otherwise the bound would be lower
-        charge = np.inf if instance.device_power is None else instance.device_power
-        self.limit = np.square(gain) * np.minimum(instance.peak_power, charge)
+            self.load = np.where(gain > 0, np.square(1.0 / gain), 0.0)  # unreachable devices are excluded by `limit`
+        # a single round is limited by battery and exposure, which tightens the bound
+        battery = np.inf if instance.device_power is None else instance.device_power
+        self.limit = np.square(gain) * np.minimum(instance.peak_power, battery)
         if instance.device_exposure is not None:
             self.limit = np.where(gain > 0, np.minimum(self.limit, instance.device_exposure), 0.0)
-        self.steep = np.exp(instance.slopes(rounds))
+        self.weight_ratio = np.exp(instance.log_ratios(rounds))
         self.offsets = instance.offsets()[:rounds]
-        self.budgets = _Budgets(instance)
-        self.best = np.full(rounds, -math.inf)  # D_I
+        self.budgets = Budgets(instance)
+        self.best = np.full(rounds, -math.inf)  # best D_I so far
 
-    def look(self, price: Floats, rounds: int) -> tuple[Floats, Bools]:
-        """Solve the rounds 0..rounds−1 at the prices of the last of all: x and K. The best D_I are kept."""
-        cost = self.budgets.cost(price, self.load[:rounds]) * self.steep[:rounds, None]
+    def evaluate(self, multiplier: Floats, rounds: int) -> tuple[Floats, Bools]:
+        """Solve the rounds 0..rounds−1 at the multipliers of the last one; return x and K and update the best D_I."""
+        cost = self.budgets.cost(multiplier, self.load[:rounds]) * self.weight_ratio[:rounds, None]
         cost[self.limit[:rounds] == 0] = np.inf
-        value, square, member = cheapest(
+        value, square, mask = solve_rounds(
             cost, self.limit[:rounds], cap=self.instance.cap, noise_weight=self.instance.noise_weight, rtol=_RTOL
         )
-        paid = self.steep[:rounds] * float(price @ self.budgets.amounts)
-        self.latest = dual_values(self.instance, self.offsets[:rounds], value, paid)
+        budget_term = self.weight_ratio[:rounds] * float(multiplier @ self.budgets.amounts)
+        self.latest = dual_values(self.instance, self.offsets[:rounds], value, budget_term)
         np.maximum(self.best[:rounds], self.latest, out=self.best[:rounds])
-        return square, member
+        return square, mask
 
-    def begin(self) -> Floats:
-        """Prices to begin with: what the noise would cost with full participation, shared between the budgets."""
+    def initial_multipliers(self) -> Floats:
+        """Return initial multipliers from the noise with full participation, divided between the budgets."""
         load = float(np.median(self.load[self.load > 0]))
         amounts = self.budgets.amounts
         worth = math.sqrt(self.instance.noise_weight * load * self.rounds / amounts[0])
         share = np.full(amounts.size, worth / (amounts.size - 1))
         share[0] = worth
-        return np.asarray(share / amounts / float(self.steep[0]) ** 0.5)
+        return np.asarray(share / amounts / float(self.weight_ratio[0]) ** 0.5)
 
-    def settle(self, rounds: int, price: Floats, steps: int, reach: int) -> tuple[Floats, Floats, Bools]:
-        """The prices at which D_I is largest, and x and K there; `reach`: the largest I whose bound is of interest."""
+    def ascend(self, rounds: int, multiplier: Floats, steps: int, reach: int) -> tuple[Floats, Floats, Bools]:
+        """Return the multipliers of the largest D_I with x and K; bounds are updated up to I = `reach`."""
         best, amounts = -math.inf, self.budgets.amounts
-        kept = (price, np.empty(0), np.empty((0, 0), dtype=np.bool_))
+        kept = (multiplier, np.empty(0), np.empty((0, 0), dtype=np.bool_))
         for number in range(steps):
-            square, member = self.look(price, max(rounds, reach))
+            square, mask = self.evaluate(multiplier, max(rounds, reach))
             if self.latest[rounds - 1] > best:
-                best, kept = float(self.latest[rounds - 1]), (price, square[:rounds], member[:rounds])
-            spent = self.budgets.used(member[:rounds], square[:rounds], self.load[:rounds])
+                best, kept = float(self.latest[rounds - 1]), (multiplier, square[:rounds], mask[:rounds])
+            spent = self.budgets.used(_table(mask, square)[:rounds], self.load[:rounds])
             power = _POWER / (1 + max(0, number - 10) / 10)
             with np.errstate(divide="ignore"):
-                step = np.clip(power * np.log(spent / amounts), -_BOLDEST, _BOLDEST)
-            worth = price * amounts * np.exp(step)
-            price = np.asarray(np.maximum(worth, _FAINT * worth.max()) / amounts)
+                step = np.clip(power * np.log(spent / amounts), -_LARGEST_STEP, _LARGEST_STEP)
+            worth = multiplier * amounts * np.exp(step)
+            multiplier = np.asarray(np.maximum(worth, _SMALLEST_MULTIPLIER * worth.max()) / amounts)
         return kept
 
 
-class _Packer:
-    """I rounds, in units of the weight of the last one, at the prices of the last one."""
+class _PrimalRecovery:
+    """A feasible plan of I rounds from multipliers, in units of the weight of the last round."""
 
-    def __init__(self, ascent: _Ascent, rounds: int, price: Floats) -> None:
+    def __init__(self, ascent: _DualAscent, rounds: int, multiplier: Floats) -> None:
         self.instance, self.budgets, self.rounds = ascent.instance, ascent.budgets, rounds
-        self.price = price * float(ascent.steep[rounds - 1])
+        self.multiplier = multiplier * float(ascent.weight_ratio[rounds - 1])
         self.load, self.limit = ascent.load[:rounds], np.minimum(ascent.limit[:rounds], ascent.instance.cap**2)
-        self.steep = np.exp(ascent.instance.slopes(rounds))
+        self.weight_ratio = np.exp(ascent.instance.log_ratios(rounds))
         self.amounts = ascent.budgets.amounts * (1 - _SLACK)
 
-    def packed(self, square: Floats, member: Bools) -> Attempt:
-        """The best of a few plans, from θ² and K at the prices."""
+    def packed(self, square: Floats, mask: Bools) -> PrimalPlan:
+        """Return the best of a few plans from θ² and K of the dual solution."""
         plans = []
         for scale in _SCALES:
-            now, who = square * scale, member
+            now, candidate = square * scale, mask
             for _ in range(_REPEATS):
-                who = self.pack(now, who)
-                who, theta = self.sweep(who, self.fill(who))
-                plans.append((self.value(who, theta), theta, who))
+                candidate = self.pack(now, candidate)
+                candidate, theta = self.sweep(candidate, self.water_filling(candidate))
+                plans.append((self.value(candidate, theta), theta, candidate))
                 now = (theta + square * scale) / 2
-        value, theta, who = self.search(*min(plans, key=lambda plan: plan[0]))
-        return Attempt(value=value, square=theta, size=np.count_nonzero(who, axis=1), member=who)
+        value, theta, candidate = self.search(*min(plans, key=lambda plan: plan[0]))
+        return PrimalPlan(value=value, square=theta, size=np.count_nonzero(candidate, axis=1), mask=candidate)
 
-    def value(self, member: Bools, square: Floats) -> float:
-        """Σ w_iφ_i."""
-        errors = self.instance.errors(np.count_nonzero(member, axis=1), square)
-        return float(self.instance.weight * np.sum(errors / self.steep))
+    def value(self, mask: Bools, square: Floats) -> float:
+        """Return Σ w_iφ_i."""
+        errors = self.instance.errors(np.count_nonzero(mask, axis=1), square)
+        return float(self.instance.weight * np.sum(errors / self.weight_ratio))
 
-    def pack(self, square: Floats, member: Bools) -> Bools:
-        """Each device's rounds at given θ: the most worth for the price first, if it fits into what is left."""
+    def pack(self, square: Floats, mask: Bools) -> Bools:
+        """Return the schedules at given θ: each device takes rounds by value over cost while its budgets last."""
         num = self.instance.num_devices
-        size = np.maximum(np.count_nonzero(member, axis=1), 1)
+        size = np.maximum(np.count_nonzero(mask, axis=1), 1)
         worth = 8.0 / num * (1.0 - (size - 0.5) / num) + 2.0 * self.instance.noise_weight / (size**3.0 * square)
-        total, battery, exposure = self.budgets.split(self.price)
+        total, battery, exposure = self.budgets.split(self.multiplier)
         with np.errstate(invalid="ignore"):
             power = np.where(self.limit > 0, self.load * square[:, None], np.inf)
             own = battery * power + exposure * square[:, None]
-            net = (worth / self.steep)[:, None] - total * power
+            net = (worth / self.weight_ratio)[:, None] - total * power
         useful = (net > 0) & (self.limit >= square[:, None])
         with np.errstate(divide="ignore", invalid="ignore"):
             order = np.argsort(np.where(useful, -net / own, np.inf), axis=0, kind="stable")
-        _, charge, hidden = self.budgets.split(self.amounts.copy(), otherwise=np.inf)
-        chosen, device = np.zeros_like(member), np.arange(num)
-        for place in order:
-            needed, shown = power[place, device], square[place]
-            fits = useful[place, device] & (needed <= charge) & (shown <= hidden)
-            chosen[place[fits], device[fits]] = True
-            charge[fits] -= needed[fits]
-            hidden[fits] -= shown[fits]
+        _, battery_left, exposure_left = self.budgets.split(self.amounts.copy(), otherwise=np.inf)
+        chosen, device = np.zeros_like(mask), np.arange(num)
+        for index in order:
+            needed, exposed = power[index, device], square[index]
+            fits = useful[index, device] & (needed <= battery_left) & (exposed <= exposure_left)
+            chosen[index[fits], device[fits]] = True
+            battery_left[fits] -= needed[fits]
+            exposure_left[fits] -= exposed[fits]
         empty = np.flatnonzero(~chosen.any(axis=1))
         chosen[empty, np.argmin(np.where(self.limit > 0, self.load, np.inf)[empty], axis=1)] = True
         return chosen
 
-    def search(self, value: float, square: Floats, member: Bools) -> tuple[float, Floats, Bools]:
-        """Change one θ at a time, pack anew, and keep what is better."""
-        tries = itertools.cycle(itertools.product(_FACTORS, reversed(range(self.rounds))))
-        for factor, place in itertools.islice(tries, min(_SEARCHES, _EACH * self.rounds)):
+    def search(self, value: float, square: Floats, mask: Bools) -> tuple[float, Floats, Bools]:
+        """Change one θ at a time, pack again, and keep improvements."""
+        trials = itertools.cycle(itertools.product(_FACTORS, reversed(range(self.rounds))))
+        for factor, index in itertools.islice(trials, min(_SEARCHES, _EACH * self.rounds)):
             now = square.copy()
-            now[place] = min(now[place] * factor, float(self.limit[place].max()))
-            who = self.pack(now, member)
-            spent = self.budgets.used(who, now, self.load) / self.amounts
+            now[index] = min(now[index] * factor, float(self.limit[index].max()))
+            candidate = self.pack(now, mask)
+            spent = self.budgets.used(_table(candidate, now), self.load) / self.amounts
             now = now / max(1.0, float(spent.max()))
-            here = self.value(who, now)
+            here = self.value(candidate, now)
             if here < value:
-                value, square, member = here, now, who
-        who, now = self.sweep(member, self.fill(member))
-        here = self.value(who, now)
-        return (here, now, who) if here < value else (value, square, member)
+                value, square, mask = here, now, candidate
+        candidate, now = self.sweep(mask, self.water_filling(mask))
+        here = self.value(candidate, now)
+        return (here, now, candidate) if here < value else (value, square, mask)
 
-    def fill(self, member: Bools) -> Floats:
-        """The best θ² found for given schedules, within every budget."""
-        limit = np.min(self.limit, axis=1, where=member, initial=np.inf)
-        size = np.count_nonzero(member, axis=1)
-        noise = self.instance.noise_weight / np.square(size, dtype=np.float64) / self.steep
-        price = np.maximum(self.price, 1e-6 * self.price.max())
+    def water_filling(self, mask: Bools) -> Floats:
+        """Return θ² of given schedules by dual ascent, within every budget."""
+        limit = np.min(self.limit, axis=1, where=mask, initial=np.inf)
+        size = np.count_nonzero(mask, axis=1)
+        noise = self.instance.noise_weight / np.square(size, dtype=np.float64) / self.weight_ratio
+        multiplier = np.maximum(self.multiplier, 1e-6 * self.multiplier.max())
         best, kept = np.inf, np.asarray(limit)
         for number in range(_FILLS):
-            cost = np.sum(self.budgets.cost(price, self.load), axis=1, where=member)
+            cost = np.sum(self.budgets.cost(multiplier, self.load), axis=1, where=mask)
             square = np.minimum(limit, np.sqrt(noise / cost))
-            spent = self.budgets.used(member, square, self.load) / self.amounts
+            spent = self.budgets.used(_table(mask, square), self.load) / self.amounts
             total, battery, exposure = self.budgets.split(np.maximum(spent, 1.0), otherwise=1.0)
-            over = np.broadcast_to(np.maximum(np.maximum(battery, exposure), total), member.shape)
-            within = np.asarray(square / np.max(over, axis=1, where=member, initial=1.0))
-            value = self.value(member, within)
+            over = np.broadcast_to(np.maximum(np.maximum(battery, exposure), total), mask.shape)
+            within = np.asarray(square / np.max(over, axis=1, where=mask, initial=1.0))
+            value = self.value(mask, within)
             if value < best:
                 best, kept = value, within
-            price = price * np.clip(spent, 0.2, 5.0) ** (1.0 if number < _FILLS // 2 else 0.5)
-            price = np.maximum(price, 1e-12 * price.max())
+            multiplier = multiplier * np.clip(spent, 0.2, 5.0) ** (1.0 if number < _FILLS // 2 else 0.5)
+            multiplier = np.maximum(multiplier, 1e-12 * multiplier.max())
         return kept
 
-    def sweep(self, member: Bools, square: Floats) -> tuple[Bools, Floats]:
-        """Solve each round once more within what all others leave over: never worse."""
-        member, square = member.copy(), square.copy()
-        spent = self.budgets.used(member, square, self.load)
-        for place in reversed(range(self.rounds)):
-            row = slice(place, place + 1)
-            own = self.budgets.used(member[row], square[row], self.load[row])
+    def sweep(self, mask: Bools, square: Floats) -> tuple[Bools, Floats]:
+        """Solve each round once more within the budget that the others leave; the value never increases."""
+        mask, square = mask.copy(), square.copy()
+        spent = self.budgets.used(_table(mask, square), self.load)
+        for index in reversed(range(self.rounds)):
+            row = slice(index, index + 1)
+            own = self.budgets.used(_table(mask[row], square[row]), self.load[row])
             left = np.maximum(self.amounts - (spent - own), 0.0)
-            total, charge, hidden = self.budgets.split(left, otherwise=np.inf)
+            total, battery_left, exposure_left = self.budgets.split(left, otherwise=np.inf)
             with np.errstate(divide="ignore", invalid="ignore"):
-                reach = np.minimum(np.minimum(charge, total) / self.load[place], hidden)
-            limit = np.where(self.limit[place] > 0, np.minimum(self.limit[place], reach), 0.0)
-            # no price but that of the total power, which `limit` cannot share between devices
-            cost = self.price[0] * self.load[row] * self.steep[place]
+                reach = np.minimum(np.minimum(battery_left, total) / self.load[index], exposure_left)
+            limit = np.where(self.limit[index] > 0, np.minimum(self.limit[index], reach), 0.0)
+            # only the multiplier of the total power; `limit` enforces the other budgets
+            cost = self.multiplier[0] * self.load[row] * self.weight_ratio[index]
             cost[limit[None] == 0] = np.inf
             noise = self.instance.noise_weight
-            _, found, who = cheapest(cost, limit[None], cap=self.instance.cap, noise_weight=noise, rtol=1e-6)
-            if not who.any():
+            _, found, candidate = solve_rounds(cost, limit[None], cap=self.instance.cap, noise_weight=noise, rtol=1e-6)
+            if not candidate.any():
                 continue
-            found = np.minimum(found, total / np.sum(self.load[place], where=who[0]))
-            size = np.array([np.count_nonzero(who), np.count_nonzero(member[place])])
-            now, before = self.instance.errors(size, np.array([found[0], square[place]])).tolist()
+            found = np.minimum(found, total / np.sum(self.load[index], where=candidate[0]))
+            size = np.array([np.count_nonzero(candidate), np.count_nonzero(mask[index])])
+            now, before = self.instance.errors(size, np.array([found[0], square[index]])).tolist()
             if now < before:
-                spent += self.budgets.used(who, found, self.load[row]) - own
-                member[place], square[place] = who[0], found[0]
-        return member, square
+                spent += self.budgets.used(_table(candidate, found), self.load[row]) - own
+                mask[index], square[index] = candidate[0], found[0]
+        return mask, square

@@ -1,4 +1,4 @@
-"""What the time-varying planners solve, as plain arrays, and what they return."""
+"""The problem of the time-varying planners as plain arrays, and their solution."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.limits import Bools, Devices, Floats
 from airfed.problem import InfeasibleError, Learning
 
-_STEEPEST = 50.0  # −ln η at most: beyond, a round's weight is below float64's last digit in the next one's
-_DEAREST = 300.0  # −ln of the smallest weight that a round is planned with
-_SLACK = 1e-12  # of a budget, left unspent: whoever adds up again may do so in another order
-_ENOUGH = 256  # rounds that are looked at to judge a number of rounds
+_LARGEST_DECAY = 50.0  # largest −ln η; beyond it a weight is below the rounding error of the next
+_LARGEST_RATIO = 300.0  # largest −ln of the weight of a round, relative to the last
+_SLACK = 1e-12  # share of a budget left unspent, for rounding
+_ENOUGH = 256  # rounds evaluated to compare numbers of rounds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instance:
-    """The gains of all rounds and the limits, derived from a `Problem` and not checked again."""
+    """The gains of all rounds and the limits, from a checked `Problem`."""
 
     gain: Floats  # |h_k^i|, (R, N): row i is round i; 0 marks a device that is unreachable in that round
     peak_power: Floats  # P_k [W], (N,)
     noise_weight: float  # C = dσ²/2
     learning: Learning  # T, ϖ, ζ, ϱ, G
-    cap: float  # the largest θ that privacy allows in any one round
+    cap: float  # the largest θ under privacy in any round
     total_power: float  # P_tot [W, summed over devices and rounds]
     device_power: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i²/|h_k^i|² at most [W], (N,); None: no limit
     device_exposure: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i² ≤ (σμ/2)², (N,); None: no limit
@@ -39,48 +39,50 @@ class Instance:
 
     @property
     def most_rounds(self) -> int:
-        """The largest I: there are gains for it, and each round has a local step."""
+        """The largest I: limited by the gains and by one local step per round."""
         return min(int(self.gain.shape[0]), self.learning.total_steps)
 
     @property
     def one_budget(self) -> bool:
-        """Whether the total power is the only budget that ties the rounds together."""
+        """Whether the total power is the only budget over several rounds."""
         return self.device_power is None and self.device_exposure is None
 
     @property
     def weight(self) -> float:
-        """ϖ²/ζ: what a round's error weighs in its own round."""
+        """ϖ²/ζ, the weight of the error of the last round."""
         return self.learning.clip_norm**2 / self.learning.smoothness
 
     @property
     def decay(self) -> float:
-        """−ln η; infinite where one round closes the gap."""
+        """−ln η; infinite if η = 0."""
         ratio = self.learning.strong_convexity / self.learning.smoothness
         return -math.log1p(-ratio) if ratio < 1 else math.inf
 
     def weights(self, rounds: int) -> Floats:
-        """w_i = (ϖ²/ζ)η^(I−1−i) for i = 0..I−1."""
+        """Return w_i = (ϖ²/ζ)η^(I−1−i) for i = 0..I−1."""
         return bounds.round_weights(self.learning, rounds)
 
-    def slopes(self, rounds: int) -> Floats:
-        """−ln(w_i/w_{I−1}), within what float64 can hold: how much more a watt costs in round i than in the last."""
-        return np.minimum(min(self.decay, _STEEPEST) * np.arange(rounds - 1.0, -1.0, -1.0), _DEAREST)
+    def log_ratios(self, rounds: int) -> Floats:
+        """Return −ln(w_i/w_{I−1}), the log ratio of the multipliers of round i and the last, limited for float64."""
+        return np.minimum(min(self.decay, _LARGEST_DECAY) * np.arange(rounds - 1.0, -1.0, -1.0), _LARGEST_RATIO)
 
     def offsets(self) -> Floats:
-        """What no schedule changes, for I = 1..most_rounds: η^I·G and the drift of the local steps."""
+        """Return η^I·G and the local drift for I = 1..most_rounds, the part independent of the schedule."""
         return bounds.round_offsets(self.learning, np.arange(1, self.most_rounds + 1))
 
     def errors(self, size: Devices, square: Floats) -> Floats:
-        """Terms A and C of Theorem 1 where |K| devices arrive with θ² = `square`."""
+        """Return terms A and C of Theorem 1 for |K| devices and θ² = `square`."""
         with np.errstate(over="ignore", divide="ignore"):
             missing = 4.0 * np.square(1.0 - size / self.num_devices)
             return np.asarray(missing + self.noise_weight / (np.square(size, dtype=np.float64) * square))
 
     def require_reachable(self, rounds: int) -> None:
-        """Raise unless there are so many rounds, and a device can be reached in each of them."""
+        """Raise unless there are that many rounds, each with a reachable device."""
         _validate.positive_integer(rounds=rounds)
         if rounds > self.most_rounds:
-            raise ValueError(f"Expected rounds={rounds} <= {self.most_rounds}, the rounds with gains and local steps.")
+            raise ValueError(
+                f"rounds must be at most {self.most_rounds}, the rounds with gains and local steps; got {rounds}."
+            )
         empty = np.flatnonzero(~self.gain[:rounds].any(axis=1))
         if empty.size:
             raise InfeasibleError(f"No plan fits: every gain of round {empty[0] + 1} is 0 (peak_power).")
@@ -94,7 +96,7 @@ class Instance:
         return (math.frexp(self.total_power)[1] + 1) // 2
 
     def scaled(self, units: tuple[int, float] | None = None) -> tuple[Instance, float]:
-        """Return the same instance in units, powers of two, in which gains and P_tot are about 1; and that of θ."""
+        """Return the instance in units (powers of two) in which gains and P_tot are about 1, and the unit of θ."""
         field, unit = units or self.units()
         twice = -2 * self._watt()
         return replace(
@@ -110,7 +112,7 @@ class Instance:
 
 
 class Solution(NamedTuple):
-    """Amplitudes of all rounds, and what they are worth."""
+    """Amplitudes of all rounds with their objective and a lower bound."""
 
     amplitudes: Amplitudes
     objective: float = math.inf
@@ -123,39 +125,37 @@ class Solution(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How far the objective may be above the optimum, as a share of the lower bound; infinite without one."""
+        """objective/lower_bound − 1, at least the relative distance to the optimum; infinite if unknown."""
         return math.inf if self.lower_bound == -math.inf else self.objective / self.lower_bound - 1.0
 
     @classmethod
-    def within(
-        cls, instance: Instance, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf
-    ) -> Solution:
-        """Return aligned rounds, K_i (I, N), with θ_i (I,) lowered where float64 would carry it beyond a limit."""
+    def within(cls, instance: Instance, mask: Bools, alignment: Floats, *, lower_bound: float = -math.inf) -> Solution:
+        """Return aligned rounds, K_i (I, N), with θ_i (I,) reduced where rounding would violate a limit."""
         rounds = alignment.size
         gain = instance.gain[:rounds]
         ulp = float(np.finfo(np.float64).eps)
-        reach = np.min(gain * np.sqrt(instance.peak_power), axis=1, where=member, initial=np.inf) * (1 - 4 * ulp)
+        reach = np.min(gain * np.sqrt(instance.peak_power), axis=1, where=mask, initial=np.inf) * (1 - 4 * ulp)
         theta = np.minimum(np.minimum(alignment, instance.cap), reach)
-        power, device_power, exposure = spending(gain, member, theta)
+        power, device_power, exposure = spending(gain, mask, theta)
         scale = np.full(rounds, min(1.0, instance.total_power * (1 - _SLACK) / float(power.sum())))
         for spent, budget in ((device_power, instance.device_power), (exposure, instance.device_exposure)):
             if budget is not None:
                 with np.errstate(divide="ignore"):
-                    ratio = np.broadcast_to(np.minimum(1.0, budget * (1 - _SLACK) / spent), member.shape)
-                np.minimum(scale, np.min(ratio, axis=1, where=member, initial=1.0), out=scale)
+                    ratio = np.broadcast_to(np.minimum(1.0, budget * (1 - _SLACK) / spent), mask.shape)
+                np.minimum(scale, np.min(ratio, axis=1, where=mask, initial=1.0), out=scale)
         theta = theta * np.where(scale < 1, np.sqrt(scale) * (1 - 2 * ulp), 1.0)
-        error = instance.errors(np.count_nonzero(member, axis=1), np.square(theta))
+        error = instance.errors(np.count_nonzero(mask, axis=1), np.square(theta))
         weights = instance.weights(rounds)
         objective = float(instance.offsets()[rounds - 1]) + float(np.sum(weights * error, where=weights > 0))
-        share = member[:1] if member.strides[0] == 0 else member  # one row was broadcast
+        share = mask[:1] if mask.strides[0] == 0 else mask  # one broadcast row
         return cls(Amplitudes(level=theta, share=share), objective, lower_bound)
 
 
-def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the power of each round [W], that of each device [W], and each device's Σ θ_i²."""
+def spending(gain: Floats, mask: Bools, alignment: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the power of each round [W], the power of each device [W], and Σ θ_i² of each device."""
     power, device_power, exposure = np.empty(alignment.size), np.zeros(gain.shape[1]), np.zeros(gain.shape[1])
-    for i, theta in enumerate(alignment.tolist()):  # row by row: what is held does not grow with the rounds
-        on = member[i]
+    for i, theta in enumerate(alignment.tolist()):  # row by row, to save memory
+        on = mask[i]
         each = np.square(theta / gain[i, on])
         power[i] = each.sum()
         device_power[on] += each
@@ -164,7 +164,7 @@ def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Fl
 
 
 def thinned(learning: Learning, rounds: int) -> tuple[Devices, Floats]:
-    """Return which rounds are looked at to judge a plan of I rounds, 256 at most, and the weights they stand for."""
+    """Return the rounds to evaluate for a plan of I rounds, at most 256, and their weights."""
     weights = bounds.round_weights(learning, rounds)
     if rounds <= _ENOUGH:
         return np.arange(rounds), weights

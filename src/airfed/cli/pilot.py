@@ -1,0 +1,228 @@
+"""airfed pilot and calibrate: an accuracy surrogate from pilot runs, and the constants of the bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Parameter, Token
+from rich.console import Console
+from rich.markup import escape
+
+from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, flag, read, whole_number
+from airfed.cli.run import signals
+from airfed.cli.sweep import Jobs, job_count, print_outcome
+from airfed.scenario import ScenarioError
+from airfed.text import output
+from airfed.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from airfed.experiments.calibrate import Calibration
+    from airfed.experiments.pilots import Pilots
+    from airfed.experiments.points import Point
+    from airfed.experiments.results import Record
+    from airfed.planning import Surrogate
+
+
+_CONSTANTS: Final = {"smoothness": "ζ", "strong_convexity": "ϱ", "initial_gap": "G"}
+
+
+def _list(text: str, *, whole: bool) -> Parameter:
+    """Return the parameter of a list of numbers separated by commas: 10,20,40."""
+
+    def parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+        given = tokens[0].value
+        try:
+            if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
+                raise ValueError
+            return tuple((int if whole else float)(part) for part in given.split(","))
+        except ValueError:
+            kind, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
+            raise ValueError(f"must be {kind} separated by commas, as in {example}, got {given!r}.") from None
+
+    return Parameter(help=text, converter=parsed, n_tokens=1, negative="", show_default=False)
+
+
+Whole = tuple[int, ...]
+Real = tuple[float, ...]
+
+
+def pilot(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The surrogate file to write; the pilot runs go to OUT.pilots.")],
+    data: Annotated[
+        str | None, Parameter(help="Proxy data to train on (default: the scenario's data set, for simulations only).")
+    ] = None,
+    images: Annotated[
+        int | None, Parameter(help="Images per device (default: as in the scenario).", converter=whole_number)
+    ] = None,
+    devices: Annotated[
+        int | None, Parameter(help="Devices in a pilot run (default: 20 or more).", converter=whole_number)
+    ] = None,
+    rounds: Annotated[
+        Whole, _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
+    ] = (),
+    clip_norms: Annotated[
+        Real, _list("Clipping norms, as in 1,2,5 (default: from the norms of updates).", whole=False)
+    ] = (),
+    noise: Annotated[
+        Real, _list("Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).", whole=False)
+    ] = (),
+    seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
+    jobs: Jobs = None,
+    quick: Annotated[bool, flag("Use a coarser grid and fewer devices.")] = False,
+    json: Json = False,
+    format: TableFormat = None,
+) -> int:
+    scenario = read(file)
+    number = job_count(jobs)
+    for name, value in (("images", images), ("devices", devices)):
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}.")
+    check_new(out)
+    from airfed._disk import create_atomic
+    from airfed.experiments import sweep
+    from airfed.experiments.pilots import MissingPilots, design, run_pilots
+
+    console = output.make_console(format, stderr=json, quiet=json)
+    grid: dict[str, Any] = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
+    grid |= {"dataset": data, "images": images, "devices": devices, "quick": quick}
+    every = [design(each, **grid) for each in scenario.candidates]
+    folder = out.with_name(f"{out.name}.pilots")
+    surrogates = []
+    with signals() as caught:
+
+        def run(title: str, points: Sequence[Point]) -> list[Record]:
+            options: dict[str, Any] = {"jobs": number, "console": console, "title": title}
+            return sweep.run(points, folder, stop=lambda: bool(caught), **options)
+
+        for pilots in every:
+            console.print(_description(pilots, folder), markup=False, soft_wrap=True)
+            try:
+                surrogates.append(run_pilots(pilots, run))
+            except MissingPilots as missing:
+                print_outcome(output.make_console(stderr=True), missing.records)
+                return 128 + caught[0] if caught else 2
+    try:
+        create_atomic(out, surrogates[0].to_json(*surrogates[1:]).encode())
+    except OSError as error:
+        raise ScenarioError(f"Cannot write {out}: {error.strerror}. The same command resumes from {folder}.") from None
+    if json:
+        found = [{**surrogate.about, "best": best(surrogate)} for surrogate in surrogates]
+        one_or_more = {"networks": found} if len(found) > 1 else found[0]
+        output.print_json({"out": str(out), "pilots": str(folder), **one_or_more})
+        return 0
+    for pilots, surrogate in zip(every, surrogates, strict=True):
+        if len(every) > 1:
+            console.print(f"{_network(pilots)}:", markup=False)
+        _print_best(console, surrogate, best(surrogate))
+    console.print(f"written: {out} (the pilot runs in {folder} can be deleted)", markup=False, soft_wrap=True)
+    return 0
+
+
+def _network(pilots: Pilots) -> str:
+    learning = pilots.base.learning
+    return f"{learning.model_title} (d = {learning.dimension:,})"
+
+
+def _description(pilots: Pilots, folder: Path) -> str:
+    about = f"{_network(pilots)} on {pilots.about()['dataset']} (proxy data)"
+    lines = [f"Pilot runs: {about}, {pilots.devices} devices with {pilots.images} images each."]
+    axes = {"I": pilots.rounds, "ϖ": pilots.clip_norm, "σ/(|K|θ)": pilots.noise, "|K|/N": pilots.participation}
+    lines += [f"{name}: {', '.join(f'{value:g}' for value in values)}" for name, values in axes.items()]
+    seeds = f"Seeds: 1 per grid point, {len(pilots.seeds)} in the better half."
+    return "\n".join([*lines, f"{seeds} If stopped, the same command resumes from {folder}."])
+
+
+def best(surrogate: Surrogate) -> list[dict[str, Any]]:
+    """Return the best grid point at each participation and noise, with its accuracy and spread."""
+    import numpy as np
+
+    rows = []
+    for participation, noise in np.ndindex(surrogate.participation.size, surrogate.noise.size):
+        found = surrogate.accuracy[:, participation, :, :, noise]
+        average, rounds, norm = np.unravel_index(found.argmax(), found.shape)
+        rows.append(
+            {
+                "participation": float(surrogate.participation[participation]),
+                "noise": float(surrogate.noise[noise]),
+                "rounds": int(surrogate.rounds[rounds]),
+                "clip_norm": float(surrogate.clip_norm[norm]),
+                "average": surrogate.averages[average],
+                "accuracy": float(found[average, rounds, norm]),
+                "spread": float(surrogate.spread[average, participation, rounds, norm, noise]),
+            }
+        )
+    return rows
+
+
+def _print_best(console: Console, surrogate: Surrogate, rows: Sequence[dict[str, Any]]) -> None:
+    forms = {"participation": ".2g", "noise": ".3g", "rounds": "d", "clip_norm": "g", "average": "s"}
+    forms |= {"accuracy": ".1%", "spread": ".1%"}
+    table = plain_table("|K|/N", "σ/(|K|θ)", "best I", "best ϖ", "average", "accuracy", "std")
+    for row in rows:
+        table.add_row(*(f"{row[name]:{form}}" for name, form in forms.items()))
+    console.print(table)
+    norms = surrogate.clip_norm.tolist()
+    if len(norms) > 1 and (found := {row["clip_norm"] for row in rows} & {norms[0], norms[-1]}):
+        edge = f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of the grid"
+        console.print(f"{edge}; a value beyond it may be better (--clip-norms).", soft_wrap=True)
+
+
+def calibrate(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="Write the scenario with the constants to this file.")] = None,
+    seed: Seed = None,
+    json: Json = False,
+    format: TableFormat = None,
+) -> int:
+    scenario = read(file, seed=seed)
+    if out is not None:
+        check_new(out)
+    from airfed.experiments.calibrate import calibrate as estimate
+
+    console = output.make_console(format, quiet=json)
+    with console.status("calibrating"):
+        found = estimate(scenario)
+    if json:
+        output.print_json({"scenario": scenario.name, **found.to_dict(), "out": None if out is None else str(out)})
+    else:
+        _print_constants(console, found)
+        rate = scenario.learning.learning_rate
+        if rate * found.smoothness > 1 + 1e-9:
+            limit = f"τ ≤ 1/ζ = {1 / found.smoothness:.4g}"
+            console.print(f"The bounds are proved for {limit}; here τ = {rate:g}.", soft_wrap=True)
+        if not scenario.learning.synthetic:
+            console.print(
+                "These constants were measured on the devices' data, without noise; ε does not cover plans that use "
+                "them. Calibrate with proxy data (learning.dataset) instead.",
+                soft_wrap=True,
+            )
+    if out is not None:  # the results are printed by now
+        try:
+            with out.open("x", encoding="utf-8") as stream:
+                stream.write(found.to_toml(scenario))
+        except OSError as error:
+            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _print_constants(console: Console, found: Calibration) -> None:
+    columns = ("constant", "key", "value", "method")
+    table = plain_table(*columns, left=("constant", "key", "method"), wrapped=("method",))
+    for name, symbol in _CONSTANTS.items():
+        how = found.how[name].removeprefix(f"{symbol}: ")
+        table.add_row(symbol, name, f"{getattr(found, name):.5g}", escape(how))
+    console.print(table)
+    norms = plain_table("E", "mean", "95% below", "largest", title="Norms of the updates over devices")
+    for norm in found.norms:
+        norms.add_row(f"{norm.local_steps}", *(f"{v:.3g}" for v in (norm.mean, norm.quantile_95, norm.largest)))
+    if found.norms:
+        console.print(norms)

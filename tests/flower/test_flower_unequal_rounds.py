@@ -1,0 +1,37 @@
+"""Rounds with different amplitudes in Flower: every message has the amplitude of its round."""
+
+import numpy as np
+import pytest
+
+from airfed.flower import messages
+from airfed.privacy.ledger import Ledger
+from airfed.scenario import load
+
+
+@pytest.fixture
+def scenario(scenario_file):
+    return load(scenario_file).override(
+        {"policy.name": "liu_simeone", "policy.size": None, "budget.scope": "total", "budget.epsilon": 1.0}
+    )
+
+
+def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_grid, tmp_path):
+    trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
+    ledger = Ledger.load(tmp_path / "ledger.jsonl")
+    assert [charge.mu for charge in ledger.charges] == [planned.mu for planned in setup.plan.sequence]
+    assert setup.plan.mu_total <= ledger.mu_total <= setup.plan.mu_total * (1 + 1e-15)
+    assert len({charge.mu for charge in ledger.charges}) == setup.plan.rounds
+
+
+def test_every_round_config_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):
+    grid = make_grid(own_app, range(5))
+    start(grid, tmp_path / "ledger.jsonl")
+    _, *rounds = [batch for batch in grid.sent if batch]
+    for batch, planned in zip(rounds, setup.plan.sequence, strict=True):
+        configs = [messages.RoundConfig.of(message) for message in batch]
+        assert {config.clip_norm for config in configs} == {planned.clip_norm}
+        np.testing.assert_allclose(
+            sorted(config.amplitude**2 for config in configs), np.sort(planned.power), rtol=1e-12
+        )
+    assert rounds
