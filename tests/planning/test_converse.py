@@ -203,3 +203,11 @@ def test_the_highest_accuracy_of_a_large_fleet_is_found_from_some_numbers_of_rou
     exact = converse.highest_accuracy(problem, surrogate)
     monkeypatch.setattr(converse, "thinned", lambda rounds, _: rounds[::7])
     assert exact <= converse.highest_accuracy(problem, surrogate) < exact + 0.02
+
+
+@pytest.mark.parametrize("weakest", [1e-6, 1e-8, 1e-12])
+def test_rounding_at_the_limit_of_a_device_does_not_lose_its_amplitude(weakest):
+    problem = make(np.array([1.0, weakest]), noise=1.0, steps=1, total_power=1.0, epsilon=20.0)
+    cap = limits.privacy_cap(problem, analog=False)
+    assert cap > 1.0
+    assert converse.least_noise(problem, 1) == pytest.approx(1.0, rel=1e-6)

@@ -136,7 +136,8 @@ def water_level(saturation: Floats, cost: Floats, full: Floats, budget: float) -
     before = np.concatenate(([0.0], np.cumsum(full[order])[:-1]))
     spent = before + saturation[order] * rest  # at the level at which the next device saturates
     index = int(np.argmax(spent > budget)) if spent[-1] > budget else spent.size - 1
-    return float((budget - before[index]) / rest[index])
+    reached = saturation[order[index - 1]] if index else 0.0  # within the budget, whatever rounding says of the rest
+    return float(max((budget - before[index]) / rest[index], reached))
 
 
 def require_reachable(problem: Problem, scheduled: Devices, when: str = "") -> None:
