@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 import airfed
 from airfed import _extras, scenario
@@ -239,23 +240,23 @@ def test_the_gap_to_fedavg_is_paired_by_seed():
     [
         (
             over(0.81, 0.61, 0.71),
-            r"Better than airfed's plan \(optimal\): full, \+1\.00 points \(95% interval 1\.00 to 1\.00, paired over 3",
+            r"Better than airfed's plan \(optimal\): full, \+1\.00 points \(interval 1\.00 to 1\.00, paired over 3",
         ),
         (
             over(0.90, 0.50, 0.75),
-            r"Not separated from airfed's plan \(optimal\): full, \+1\.67 points \(95% interval -2\d\.\d\d to 2\d\.",
+            r"Not separated from airfed's plan \(optimal\): full, \+1\.67 points \(interval -2\d\.\d\d to 2\d\.",
         ),
         (
             over(0.70, 0.70, 0.65),
-            r"Not separated from airfed's plan \(optimal\): full, -1\.67 points \(95% interval -2\d\.\d\d to 2\d\.",
+            r"Not separated from airfed's plan \(optimal\): full, -1\.67 points \(interval -2\d\.\d\d to 2\d\.",
         ),
         (
             over(0.80, 0.60, 0.70),
-            r"Not separated from airfed's plan \(optimal\): full, 0\.00 points \(95% interval 0\.00 to 0\.00",
+            r"Not separated from airfed's plan \(optimal\): full, 0\.00 points \(interval 0\.00 to 0\.00",
         ),
         (
             over(0.78, 0.58, 0.68),
-            r"Worse than airfed's plan \(optimal\): full, -2\.00 points \(95% interval -2\.00 to -2\.00, paired over 3",
+            r"Worse than airfed's plan \(optimal\): full, -2\.00 points \(interval -2\.00 to -2\.00, paired over 3",
         ),
         (over(0.99, 0.99, 0.99, violations=["total_power"]), r"Best mean within the budgets: optimal, accuracy 70\.0%"),
         (over(0.99, 0.99, 0.99, private=False), r"Best mean within the budgets: optimal, accuracy 70\.0%"),
@@ -268,6 +269,30 @@ def test_a_verdict_separates_only_what_the_interval_separates(baseline, sentence
     assert ("Better" in verdict) == ("Better" in sentence)
     assert ("Worse" in str(found)) == ("Worse" in sentence)
     assert max(map(len, str(found).splitlines())) <= 80
+
+
+def test_a_verdict_is_corrected_for_the_number_of_methods():
+    small = (0.802, 0.605, 0.7025, 0.504)  # +0.2, +0.5, +0.25 and +0.4 points: p = 0.013
+    own = over(0.8, 0.6, 0.7, 0.5)
+    assert "Better than" in " ".join(fake_benchmark({"optimal": own, "full": over(*small)}, 4).verdict())
+    others = {name: over(0.81, 0.57, 0.70, 0.51) for name in ("top_k", "uniform", "paper", "liu_simeone")}
+    sentences = fake_benchmark({"optimal": own, "full": over(*small), **others}, 4).verdict()
+    assert "Better than" not in " ".join(sentences)
+    assert sentences[-1].endswith("(Holm, 95% for all together).")
+
+
+def test_holm_is_the_step_down_procedure():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        size, count = int(rng.integers(2, 8)), int(rng.integers(1, 7))
+        samples = {str(i): rng.normal(rng.choice([0.0, 1.0, 3.0]), 1.0, size) for i in range(count)}
+        p = {name: stats.ttest_1samp(sample, 0.0).pvalue for name, sample in samples.items()}
+        rejected = set()
+        for rank, name in enumerate(sorted(p, key=p.get)):
+            if p[name] >= 0.05 / (count - rank):
+                break
+            rejected.add(name)
+        assert {name for name, found in results.holm(samples).items() if found.sign} == rejected
 
 
 def test_one_seed_separates_no_methods():

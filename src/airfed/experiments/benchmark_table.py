@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.experiments.results import Estimate, Record, data_frame, estimate
+from airfed.experiments.results import Estimate, Record, data_frame, estimate, holm
 from airfed.text import output
 from airfed.text.output import finite
 from airfed.text.phrases import LIMITS, METRICS, compact, count, number
@@ -128,13 +129,13 @@ class Benchmark:
         mean = float(np.mean(values)) if values else -math.inf
         return -mean if values and self.metric == "loss" else mean
 
-    def difference(self, first: MethodResult, second: MethodResult) -> Estimate | None:
-        """Return how much better the first method is, paired by common seeds; None if there are none."""
+    def differences(self, first: MethodResult, second: MethodResult) -> NDArray[np.float64] | None:
+        """Return how much better the first method is with each common seed; None if there are none."""
         shared = sorted(first.runs.keys() & second.runs.keys())
         left, right = first.scores(self.metric, shared), second.scores(self.metric, shared)
         if not shared or not left or not right:
             return None
-        return estimate(np.subtract(left, right) if self.metric == "accuracy" else np.subtract(right, left))
+        return np.subtract(left, right) if self.metric == "accuracy" else np.subtract(right, left)
 
     def find(self, policy: str) -> MethodResult | None:
         """Return the result of a method; None if it has no runs."""
@@ -156,12 +157,12 @@ class Benchmark:
 
     def _row(self, result: MethodResult) -> dict[str, Any]:
         reference = self.find(REFERENCE)
-        gap = self.difference(reference, result) if reference is not None and self.metric == "accuracy" else None
+        gap = self.differences(reference, result) if reference is not None and self.metric == "accuracy" else None
         return {
             "policy": result.policy,
             **_estimated("accuracy", result),
             **{name: _mean([run[name] for run in result.runs.values()]) for name in _MEANS},
-            "gap": None if gap is None else gap.mean,
+            "gap": None if gap is None else float(gap.mean()),
             **_estimated("loss", result),
             "private": result.private,
             "within_budgets": result.within,
@@ -191,7 +192,8 @@ class Benchmark:
     def verdict(self) -> list[str]:
         """Return the best mean within the budgets, and how each other method compares with airfed's plan, in sentences.
 
-        A method is "better" or "worse" only if the 95% interval of the paired difference excludes 0.
+        A method is "better" or "worse" only if the interval of the paired difference, corrected for the number of
+        methods (Holm), excludes 0.
         """
         comparable = self.comparable
         if not comparable or self.score(comparable[0]) == -math.inf:
@@ -202,8 +204,8 @@ class Benchmark:
         ]
         if own is None:
             return [*sentences, "airfed's plan (weighted) is not in the table."]
-        differences = {result.policy: self.difference(result, own) for result in comparable if result is not own}
-        known = {policy: difference for policy, difference in differences.items() if difference is not None}
+        differences = {result.policy: self.differences(result, own) for result in comparable if result is not own}
+        known = holm({policy: sample for policy, sample in differences.items() if sample is not None})
         ranked = sorted(known, key=lambda policy: -known[policy].mean)
         words = {1: "Better than", 0: "Not separated from", -1: "Worse than"}
         for sign, relation in words.items():
@@ -214,6 +216,8 @@ class Benchmark:
                 sentences.append(
                     f"No method within the budgets is shown to be better than airfed's plan ({own.policy})."
                 )
+        if len(known) > 1 and len(self.seeds) > 1:
+            sentences.append("The intervals are corrected for the number of comparisons (Holm, 95% for all together).")
         return sentences
 
     def plot(self) -> dict[str, Any]:
@@ -299,7 +303,7 @@ class Benchmark:
             for value in (difference.mean, difference.low, difference.high)
         )
         mean = "+" * (difference.mean > 0) + mean + (" points" if points else " of loss")
-        interval = f"95% interval {low} to {high}, paired over {difference.count} seeds"
+        interval = f"interval {low} to {high}, paired over {difference.count} seeds"
         return f"{mean} ({interval if difference.count > 1 else 'one seed, so no interval'})"
 
 

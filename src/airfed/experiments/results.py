@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr
 
 from airfed import _extras
 from airfed._disk import write_atomic
@@ -215,13 +216,40 @@ class Estimate:
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
-def estimate(values: ArrayLike) -> Estimate:
-    """Return the mean of independent values and its 95% interval by Student's t.
+def estimate(values: ArrayLike, *, error: float = 0.05) -> Estimate:
+    """Return the mean of independent values and its interval by Student's t, by default at 95%.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, low=-0.484..., high=4.484..., count=3)
     """
     sample = np.asarray(values, dtype=np.float64)
     mean = float(sample.mean())
-    half = float(half_width(sample)) if sample.size > 1 else math.inf
+    half = float(half_width(sample, error=error)) if sample.size > 1 else math.inf
     return Estimate(mean=mean, low=mean - half, high=mean + half, count=sample.size)
+
+
+def holm(samples: Mapping[str, ArrayLike], *, error: float = 0.05) -> dict[str, Estimate]:
+    """Return the mean of each sample with Holm's correction for several comparisons with 0.
+
+    The probability that any interval excludes 0 although the true mean is 0 is at most `error`. The sample with the
+    smallest p-value has an interval of error `error`/n, the next one `error`/(n − 1), until one contains 0; the rest
+    have the error of that one.
+
+    >>> [found.sign for found in holm({"a": [1.0, 1.1, 0.9], "b": [0.1, 1.0, 1.5]}).values()]
+    [1, 0]
+    """
+    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in samples.items()}
+    found, remaining = dict[str, Estimate](), len(arrays)
+    for name in sorted(arrays, key=lambda name: _p_value(arrays[name])):
+        found[name] = estimate(arrays[name], error=error / remaining)
+        remaining -= bool(found[name].sign)
+    return {name: found[name] for name in samples}
+
+
+def _p_value(sample: NDArray[np.float64]) -> float:
+    """Return the p-value of Student's t test of mean 0; 1 for a single value."""
+    if sample.size < 2 or not sample.any():
+        return 1.0
+    with np.errstate(divide="ignore"):
+        statistic = abs(sample.mean()) / (np.std(sample, ddof=1) / np.sqrt(sample.size))
+    return float(2 * stdtr(sample.size - 1, -statistic))

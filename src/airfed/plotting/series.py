@@ -68,14 +68,17 @@ class Expectation:
     high: Floats
 
 
-def half_width(sample: Floats, *, axis: int = 0) -> Floats:
-    """Return half the length of the 95% interval (Student's t) of the mean of two or more values along an axis.
+def half_width(sample: Floats, *, axis: int = 0, error: float = 0.05) -> Floats:
+    """Return half the length of the interval (Student's t) of the mean of two or more values along an axis.
+
+    Args:
+        error: probability that the mean lies outside; 0.05 for a 95% interval.
 
     >>> float(half_width(np.array([1.0, 2.0, 3.0])))
     2.484...
     """
     size = sample.shape[axis]
-    return np.asarray(stdtrit(size - 1, 0.975) * np.std(sample, axis=axis, ddof=1) / np.sqrt(size))
+    return np.asarray(stdtrit(size - 1, 1 - error / 2) * np.std(sample, axis=axis, ddof=1) / np.sqrt(size))
 
 
 def thin(size: int, *, most: int) -> NDArray[np.intp]:
