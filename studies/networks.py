@@ -1,12 +1,12 @@
 """Choice of the network: each candidate, and the one that the plan takes, over ε with paired seeds.
 
-`python -m studies networks` trains every candidate at every ε, one seed after the other, and writes the records and the
-page of docs/studies. It resumes after a stop; seeds count only if all their trainings have ended.
+`python -m studies networks` trains every candidate at every ε with the seeds that docs/studies/networks.csv does not
+have, one seed after the other, and writes the records and the page. Seeds count only if all their trainings have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,20 +39,16 @@ def points(scenario: Scenario, seed: int) -> list[Point]:
 
 
 def train(out: Path, *, seeds: int = SEEDS, jobs: int = 1, stop: Callable[[], bool] = lambda: False) -> None:
-    """Train what is missing and write the records and the page after each seed."""
-    scenario, records = airfed.load(SCENARIO), list[Record]()
-    for seed in range(seeds):
+    """Train the seeds that are not recorded and write the records and the page after each."""
+    scenario, known = airfed.load(SCENARIO), pd.read_csv(RECORDS)
+    for seed in sorted(set(range(seeds)) - set(known["seed"])):
         wanted = points(scenario, seed)
-        records += sweep.run(wanted, out, jobs=jobs, stop=stop)
-        if not (found := rows(records, trainings=len(wanted))).empty:
-            write(found)
+        records = sweep.run(wanted, out, jobs=jobs, stop=stop)
+        new = pd.DataFrame([_row(record) for record in records if record.ended])
+        known = complete(pd.concat([known, new]).sort_values("seed", kind="stable"), trainings=len(wanted))
+        write(known)
         if stop():
             return
-
-
-def rows(records: Sequence[Record], *, trainings: int) -> pd.DataFrame:
-    """Return a row for each training of the complete seeds."""
-    return complete(pd.DataFrame([_row(record) for record in records if record.ended]), trainings=trainings)
 
 
 def complete(found: pd.DataFrame, *, trainings: int) -> pd.DataFrame:
