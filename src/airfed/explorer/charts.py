@@ -211,7 +211,7 @@ def _power_map(plan: Plan) -> Options:
 def _log_ticks(low: float, high: float) -> list[float]:
     """Return at most six round values between the ends of a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+    for factors in ((1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         ticks = [tick for p in decades for f in factors if low <= (tick := float(f"{f}e{p}")) <= high]
         if len(ticks) <= 6:
             return ticks
