@@ -24,7 +24,7 @@ def test_the_ledger_is_printed_within_80_columns(run, capsys, monkeypatch):
     for word in (
         "verified",
         "simulated",
-        "δ = 1e-05, device-level, replace-one adjacency",
+        "δ = 1e-5, device-level, replace-one adjacency",
         "W sent",
         "100.0% of ε = 3",
     ):

@@ -80,13 +80,12 @@ def test_spent_budgets_are_read_from_the_ledger(tmp_path: Path, make_run: MakeRu
     ledger.charge(3, **figures)  # it was killed in round 4, which has no metrics
     runs = read(tmp_path)
     assert runs.entries[0].text == "full · 3 of 5 rounds · stopped"
-    (row,) = runs.ledgers
+    (row,) = runs.cards[1].rows
     assert (row["charges"], row["ε in total"]) == ("4", number(ledger.epsilon_total, 4))
     assert row["W planned"] == number(4 * once.power_planned, 4)
     assert row["ε at"].endswith("replace-one adjacency")
-    spent, power = runs.curves[2:4]
-    assert spent is not None
-    assert power is not None
+    charts = {options["yAxis"]["name"]: options for options in runs.cards[0].charts}
+    spent, power = charts["exact ε in total so far"], charts["power planned so far [W]"]
     assert spent["xAxis"]["name"] == "rounds charged"
     drawn = [np.array(options["series"][0]["data"])[:, 1] for options in (spent, power)]
     assert drawn[0].tolist() == [charge.epsilon_total for charge in ledger.charges]
@@ -101,7 +100,7 @@ def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: 
     (root / "link").symlink_to(tmp_path / "outside")
     runs = read(root, name)
     assert [entry.name for entry in runs.entries] == ["a"]
-    assert (runs.names, runs.ledgers) == ([], [])
+    assert (runs.names, runs.cards) == ([], [])
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -152,7 +151,7 @@ def test_the_list_shows_the_state_of_a_run_and_whether_it_can_be_resumed(tmp_pat
     (entry,) = runs.entries
     assert (entry.state, entry.resumable) == ("stopped", True)
     assert runs.names == ["a"]
-    assert runs.ledgers[0]["charges"] == "3"
+    assert runs.cards[1].rows[0]["charges"] == "3"
     assert runs_tab.read(tmp_path, None, runs.seen) is None  # nothing has changed
     with directory.locked():  # some other program trains it
         (entry,) = read(tmp_path).entries
@@ -224,7 +223,7 @@ def test_a_damaged_run_is_listed_as_bad_and_does_not_affect_others(
     assert entries["bad"].text
     assert entries["good"].state == "stopped"
     assert runs.names == ["good"]
-    assert EVIL not in str((runs.curves, runs.ledgers))
+    assert EVIL not in str(runs.cards)
 
 
 @pytest.mark.parametrize("loss", [1.7e308, -1.7e308, 1e308, 5e-324, 1e-310, 0.0, -0.0])
@@ -237,8 +236,9 @@ def test_extreme_values_do_not_affect_other_runs(tmp_path: Path, make_run: MakeR
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs = read(tmp_path, "odd", "good")
     assert [entry.state for entry in runs.entries] == ["stopped", "stopped"]
-    json.dumps(runs.curves, allow_nan=False)
-    assert runs.curves[1] is not None
+    curves = runs.cards[0].charts
+    json.dumps(curves, allow_nan=False)
+    assert "training loss" in [options["yAxis"]["name"] for options in curves]
 
 
 def test_a_run_of_an_older_version_is_listed_with_that_reason(tmp_path: Path) -> None:

@@ -154,28 +154,42 @@ def shades(options: Options) -> Any:
     return found
 
 
-@pytest.mark.parametrize("name", ["power", "spread"])
-def test_a_larger_budget_never_raises_the_bound(name: str) -> None:
-    loaded = design(name).scenario()
-    bound = np.exp(-shades(compare_tab.front_map(design(name))))
+@pytest.mark.parametrize(("name", "policy"), [("power", "optimal"), ("power", "weighted"), ("spread", "optimal")])
+def test_a_larger_budget_never_raises_the_bound(name: str, policy: str) -> None:
+    made = design(name).change("policy.name", policy)
+    card = compare_tab.front_map(made)
+    assert card.text.startswith(f"Policy {policy}. ")
+    bound = np.exp(-shades(card.charts[0]))
     assert (np.diff(bound, axis=0) <= 1e-9 * bound[1:]).all()
     assert (np.diff(bound, axis=1) <= 1e-9 * bound[:, 1:]).all()
     here = bound[bound.shape[0] // 2, bound.shape[1] // 2]
-    assert here == pytest.approx(policies.plan(loaded.problem()).bound.total, rel=1e-9)
+    assert here == pytest.approx(policies.plan(made.scenario().problem(), policy=policy).bound.total, rel=1e-9)
 
 
-def test_a_sensitivity_is_the_difference_of_two_plans() -> None:
+@pytest.mark.parametrize("policy", ["optimal", "weighted"])
+def test_a_sensitivity_is_the_difference_of_two_plans(policy: str) -> None:
     def bound(**budgets: float) -> float:
         made = design("power")
         for key, value in budgets.items():
             made = made.change(f"budget.{key}", value)
-        return policies.plan(made.scenario().problem()).bound.total
+        return policies.plan(made.scenario().problem(), policy=policy).bound.total
 
-    watt, epsilon = compare_tab.sensitivity_rows(design("power").scenario())
-    assert watt["one unit more"] == change_text("bound", bound(), bound(total_power=301.0))
-    assert watt["twice as much"] == change_text("bound", bound(), bound(total_power=600.0))
-    assert epsilon["one unit more"] == change_text("bound", bound(), bound(epsilon=6.0))
-    assert epsilon["twice as much"] == change_text("bound", bound(), bound(epsilon=10.0))
+    def change(key: str, more: float) -> str:
+        return change_text("bound", bound(), bound(**{key: more}))
+
+    _, sensitivities = compare_tab.compare(design("power").change("policy.name", policy))
+    watt, twice = change("total_power", 301.0), change("total_power", 600.0).removeprefix("bound ")
+    assert f"One more watt: {watt}; twice the power: {twice}." in sensitivities.text
+    assert change("epsilon", 6.0) in sensitivities.text
+    assert change("epsilon", 10.0).removeprefix("bound ") in sensitivities.text
+
+
+@pytest.mark.parametrize("policy", ["optimal", "weighted"])
+def test_the_curve_over_the_rounds_passes_through_the_plan(policy: str) -> None:
+    made = design("power").change("policy.name", policy)
+    plan, options = made.scenario().plan(), seen(made).cards[2].charts[0]
+    drawn = dict(series(options)["bound"].tolist())
+    assert drawn[plan.rounds] == pytest.approx(plan.bound.total, rel=1e-9)
 
 
 def by_accuracy() -> Design:
@@ -194,21 +208,21 @@ def test_plans_with_the_accuracy_objective_are_compared_by_accuracy() -> None:
     loaded = by_accuracy().scenario()
     plan = loaded.plan()
     assert plan.objective == "accuracy"
-    options = compare_tab.front_map(by_accuracy())
+    (options,) = compare_tab.front_map(by_accuracy()).charts
     assert shades(options)[6, 6] == plan.predicted_accuracy
     assert plan.predicted_accuracy is not None
     reached = f"{plan.predicted_accuracy:.1%}"
     assert options["series"][1]["name"].startswith(f"current budgets: accuracy {reached}, ")
     assert all(" W: accuracy " in cell["name"] for cell in options["series"][0]["data"])
-    frontier = compare_tab.frontier_charts(by_accuracy())[0]["series"]
+    frontier = compare_tab.frontier_card(by_accuracy()).charts[0]["series"]
     assert dict(frontier[-1]["data"])[2.0] == plan.predicted_accuracy
     assert frontier[-1]["markLine"]["data"] == [{"xAxis": 2.0}]
-    assert [each["name"] for each in frontier[-2:]] == ["any method, at most", "plan"]
+    assert [each["name"] for each in frontier[-2:]] == ["any method", "plan"]
     assert all(
         most >= reached for (_, most), (_, reached) in zip(*(each["data"] for each in frontier[-2:]), strict=True)
     )
     compared, sensitivities = compare_tab.compare(by_accuracy())
-    assert sensitivities.rows[1]["one unit more"].startswith(f"expected accuracy {reached} → ")
+    assert f"ε: expected accuracy {reached} → " in sensitivities.text
     assert compared.rows[0]["expected accuracy"] == reached
     assert all("above the optimum" not in row for row in compared.rows)
 

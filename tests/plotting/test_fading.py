@@ -118,7 +118,7 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
     axes, lines = drawn(lambda axes: figure.plot_levels(axes, plan))
     assert lines["θ"].tolist() == plan.amplitudes.level.tolist()
     assert lines["privacy"].tolist() == plan.round_limits["privacy"].tolist()
-    assert lines["peak power of the scheduled devices"].tolist() == plan.round_limits["peak_power"].tolist()
+    assert lines["peak power"].tolist() == plan.round_limits["peak_power"].tolist()
     low, high = axes.get_ylim()
     assert all(low < line.min() <= line.max() < high for line in lines.values())
     axes, bars = drawn(lambda axes: figure.plot_sizes(axes, plan))

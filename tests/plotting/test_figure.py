@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import problems
-from airfed import planning, policies
+from airfed import planning, policies, scenario
 from airfed.plotting import colours, figure, series
 from airfed.text.phrases import number
 
@@ -168,3 +168,10 @@ def test_a_number_is_written_to_its_digits(value: float, digits: int) -> None:
     text = number(value, digits)
     assert float(text) == pytest.approx(value, rel=10.0 ** (1 - digits))
     assert not re.search(r"e\+|e-?0", text)
+
+
+def test_the_objective_of_a_weighted_plan_is_inside_the_drawn_range() -> None:
+    plan = scenario.load(Path(__file__).parents[2] / "examples" / "paper.toml").plan(policy="weighted")
+    low, high = series.objective_range(plan, space := planning.candidates(plan))
+    assert low < series.own_objective(plan) < high
+    assert series.own_objective(plan) < space.objective.min()

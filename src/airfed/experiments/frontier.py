@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,13 +65,8 @@ def plot_frontier(axes: Axes, found: Frontier, budget: str) -> None:
 
     Without a surrogate, draw the plan's noise share, and shade what no linear method can fall below.
     """
-    own, (label, unit) = found.along(budget), found.axis(budget)
-    x = unit * np.array([point.value for point in own])
-    by_accuracy = found.by_accuracy
-
-    def column(name: str) -> Any:
-        return np.array([getattr(point, name) for point in own], dtype=np.float64)  # None becomes NaN
-
+    column, (label, unit) = partial(found.column, budget), found.axis(budget)
+    x, by_accuracy = unit * column("value"), found.by_accuracy
     limit, reached = (
         column(name) for name in (("highest", "accuracy") if by_accuracy else ("noise_floor", "noise_share"))
     )

@@ -26,11 +26,11 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_BARS = 60, 100, 400  # rows and columns of the 
 def chart(x: Options, y: Options, *series: Options, description: str = "", **more: Any) -> Options:
     """Return the options of a chart; `description` is for screen readers and defaults to the names of the axes."""
     formatter = y["axisLabel"].get(":formatter") or x["axisLabel"].get(":formatter", "airfed.percent")
-    legend = [each["name"] for each in series if each.get("name") and each.pop("listed", True)]
+    legend = dict.fromkeys(each["name"] for each in series if each.get("name") and each.pop("listed", True))
     return {
         "aria": {"enabled": True, "label": {"description": description or f"{y['name']} over {x['name']}"}},
         "grid": {"top": 26 + 22 * bool(legend)},
-        "legend": {"type": "scroll", "data": legend},
+        "legend": {"type": "scroll", "data": list(legend)},
         "tooltip": {":valueFormatter": formatter},
         "xAxis": x,
         "yAxis": y,
@@ -146,10 +146,9 @@ def candidates(plan: Plan, space: CandidateSpace) -> list[Options]:
     up = axis("alignment θ", *series.positive_range(theta, 1.5, 3.0), kind="log", vertical=True)
     across = [axis(name, 1.0, max(sizes[-1], 2.0)) for name in ("", "scheduled devices |K|")]
     upper = chart(across[0], up, *limits, largest, star(size, plan.alignment))
-    own, (low, high) = series.own_objective(plan), series.positive_range(space.objective, 1.3, 1.0)
-    up = axis(f"objective Ψ at I = {plan.rounds}", low, min(high, max(30 * low, 1.5 * own)), kind="log", vertical=True)
+    up = axis(f"objective Ψ at I = {plan.rounds}", *series.objective_range(plan, space), kind="log", vertical=True)
     objective = line("objective Ψ", sizes, space.objective, "ink", listed=False)
-    return [upper, chart(across[1], up, objective, star(size, own))]
+    return [upper, chart(across[1], up, objective, star(size, series.own_objective(plan)))]
 
 
 def over_rounds(plan: Plan, curve: Curve | Expectation) -> Options:
@@ -210,10 +209,10 @@ def _power_map(plan: Plan) -> Options:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return at most seven round values between the ends of a logarithmic axis."""
+    """Return at most six round values between the ends of a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+    for factors in ((1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         ticks = [tick for p in decades for f in factors if low <= (tick := float(f"{f}e{p}")) <= high]
-        if len(ticks) <= 7:
+        if len(ticks) <= 6:
             return ticks
-    return ticks[:: -(-len(ticks) // 7)]
+    return ticks[:: -(-len(ticks) // 6)]

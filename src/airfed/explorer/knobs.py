@@ -74,7 +74,7 @@ class Knob:
 
 def shown(value: Any) -> str:
     """Return the text of a value in its field: "2" for 2.0, "" for None."""
-    return "" if value is None else str(value).removesuffix(".0")
+    return "" if value is None else str(value).removesuffix(".0").replace("e-0", "e-")
 
 
 def applies(key: str, design: Design) -> bool:

@@ -13,7 +13,6 @@ from typing import Final
 from nicegui import background_tasks, ui
 
 from airfed.explorer import compare_tab, design, view
-from airfed.explorer.charts import Options
 from airfed.explorer.design import Design
 from airfed.explorer.elements import Cards, command_dialog, text, text_dialog
 from airfed.explorer.knobs import Controls
@@ -47,11 +46,8 @@ class Page:
             with ui.element("div").classes("content"):
                 self._cards = Cards("Plan", "cards")
                 self._compared = Cards("Compare")
-                legend = "Best aligned plans (policy optimal). A stronger colour is better; the star marks the budgets."
-                self._front = Card("Privacy-power trade-off", legend, [{"series": []}], 420, key="front")
-                legend = "One budget changes at a time. No linear method has its expectation in the shaded region."
-                empty: list[Options] = [{"series": []}, {"series": []}]
-                self._frontier = Card("What no linear method can beat", legend, empty, 600, key="frontier")
+                self._compared.show([Card("", "Comparing …", [])])
+                self._maps: dict[str, Card] = {}
                 self._runs_tab = RunsTab(runs, lambda: self._command("run", "--out", str(runs / "explored")))
         # On a small screen the controls are a drawer at the bottom; the headline stays visible.
         with ui.element("div").classes("drawer-bar"):
@@ -131,23 +127,17 @@ class Page:
     async def _compare(self, current: Design) -> list[Card]:
         try:
             cards = await compute(compare_tab.compare, current)
-            if len(cards) > 1:
-                self._compared.show([*cards, self._front, self._frontier])  # the maps take longer
-                self._front = self._front._replace(charts=[await compute(compare_tab.front_map, current)])
-                cards.append(self._front)
-                self._compared.show([*cards, self._frontier])
-                self._frontier = await self._mapped(current)
-                cards.append(self._frontier)
-            return cards
         except RefusedError as error:
             return [Card("", str(error), [], key="refused")]
-
-    async def _mapped(self, current: Design) -> Card:
-        """Return the card of the frontier; a refusal becomes its note, and the other cards stay."""
-        try:
-            return self._frontier._replace(charts=await compute(compare_tab.frontier_charts, current), note="")
-        except RefusedError as error:
-            return self._frontier._replace(charts=[{"series": []}, {"series": []}], note=str(error))
+        if len(cards) == 1:
+            return cards
+        for key, function in {"front": compare_tab.front_map, "frontier": compare_tab.frontier_card}.items():
+            self._compared.show([*cards, *self._maps.values()])  # the last maps, until the new ones are computed
+            try:
+                self._maps[key] = await compute(function, current)
+            except RefusedError as error:  # the other cards stay
+                self._maps[key] = Card("", str(error), [], key=key)
+        return [*cards, *self._maps.values()]
 
     def _show_plan(self, answer: View) -> None:
         for box in (self._headline, self._facts, self._remarks):

@@ -17,7 +17,7 @@ from airfed._disk import is_locked
 from airfed.explorer.charts import Options, axis, chart, line
 from airfed.explorer.design import resume_command
 from airfed.explorer.elements import CardBox, Cards, command_dialog, text
-from airfed.explorer.view import Card, Table
+from airfed.explorer.view import Card
 from airfed.explorer.worker import RefusedError, compute
 from airfed.text.phrases import ADVERSARIES, METRICS, count, number, privacy_terms
 from airfed.training.directory import runs_below
@@ -42,13 +42,12 @@ class RunItem(NamedTuple):
 
 
 class RunsView(NamedTuple):
-    """Content of the tab: the runs, newest first, and the curves (None: not recorded) and ledgers of selected ones."""
+    """Content of the tab: the runs, newest first, and the cards of the selected ones."""
 
     seen: object  # the selection and the times and sizes of the files
     entries: list[RunItem]
     names: list[str]
-    curves: list[Options | None]
-    ledgers: Table
+    cards: list[Card]
 
 
 def read(root: Path, selected: tuple[str, ...] | None, seen: object) -> RunsView | None:
@@ -63,9 +62,7 @@ def read(root: Path, selected: tuple[str, ...] | None, seen: object) -> RunsView
     runs = [_read_run(root, name, stamp) for name, stamp in found[:_MOST_LISTED]]
     good = {entry.name: run for entry, run in runs if run is not None}
     shown = {name: good[name] for name in (list(good)[:1] if selected is None else selected) if name in good}
-    curves = [_curves(shown, metric) for metric in _CHARTS]
-    ledgers = [_ledger(name, run) for name, run in shown.items()]
-    return RunsView((selected, found), [entry for entry, _ in runs], list(shown), curves, ledgers)
+    return RunsView((selected, found), [entry for entry, _ in runs], list(shown), _cards(shown))
 
 
 def _stamp(folder: Path) -> Stamp:
@@ -88,7 +85,7 @@ def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[RunItem, Run | None]
                 raise ValueError(f"{file.lstrip('!')} must be a regular file of at most {_MOST_BYTES // 10**6} MB.")
         os.listdir(root / name)  # raises if the directory cannot be read
         run = _opened(root / name, stamp).checked()
-        _ = _ledger(name, run), [_curves({name: run}, metric) for metric in _CHARTS]  # raises if damaged
+        _cards({name: run})  # raises if damaged
     except (OSError, ValueError, ArithmeticError, LookupError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"This run cannot be read: {error!r}."
         return RunItem(name, reason, resumable="--resume" in reason), None
@@ -96,6 +93,14 @@ def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[RunItem, Run | None]
     reached = "" if run.accuracy is None else f", {run.accuracy:.1%}"
     rounds = f"{len(run.rounds)} of {count(run.rounds_planned, 'round')}"
     return RunItem(name, f"{run.figures['policy']} · {rounds} · {state}{reached}", state, state == "stopped"), run
+
+
+def _cards(runs: Mapping[str, Run]) -> list[Card]:
+    """Return curves and ledgers of the runs; the hash chains were verified when the runs were read."""
+    curves = [options for metric in _CHARTS if (options := _curves(runs, metric))]
+    rows, verified = [_ledger(name, run) for name, run in runs.items()], "All hash chains are verified; ε is exact."
+    ledgers = Card("Ledgers", verified, [], rows=rows, key="ledger")
+    return [Card("Curves", "", curves, 218 * len(curves), key="curves"), ledgers] if runs else []
 
 
 def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
@@ -110,7 +115,6 @@ def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
 
 
 def _ledger(name: str, run: Run) -> dict[str, str]:
-    """Return the totals of a ledger, whose hash chain was verified when it was read."""
     header = run.ledger.header
     against = f", against {ADVERSARIES[str(header['adversary'])]}" if header.get("antennas", 1) > 1 else ""
     return {
@@ -158,10 +162,7 @@ class RunsTab:
         with self._list:
             for entry in runs.entries:
                 self._show_entry(entry)
-        curves = [options for options in runs.curves if options is not None]
-        verified = "All hash chains are verified; ε is exact."
-        ledgers = Card("Ledgers", verified, [], rows=runs.ledgers, key="ledger")
-        self._shown.show([Card("Curves", "", curves, 218 * len(curves), key="curves"), ledgers] if runs.names else [])
+        self._shown.show(runs.cards)
 
     def _show_entry(self, entry: RunItem) -> None:
         bad = entry.state == "bad"

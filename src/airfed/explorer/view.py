@@ -16,8 +16,6 @@ from airfed.scenario import Scenario
 from airfed.text import phrases
 from airfed.text.phrases import LIMITS, number
 
-Table = Sequence[dict[str, str]]
-
 
 class Fact(NamedTuple):
     """A figure with its label; a meter shows a fraction in the colour of a limit."""
@@ -36,7 +34,7 @@ class Card(NamedTuple):
     text: str
     charts: list[Options]
     height: int = 360
-    rows: Table = ()
+    rows: Sequence[dict[str, str]] = ()
     note: str = ""
     key: str = ""  # its id in the document
 
@@ -59,7 +57,7 @@ def show(design: Design) -> View:
         cards = [Card(title, text, [chart]) for title, (text, chart) in charts.round_by_round(plan).items()]
     else:
         cards = _cards(scenario, plan)
-    cards[0] = cards[0]._replace(height=226)  # it is wide
+    cards[::3] = [card._replace(height=226) for card in cards[::3]]  # they are wide
     return View(headline(plan), plan_facts(plan), *remarks(plan), cards)
 
 
@@ -67,10 +65,9 @@ def _cards(scenario: Scenario, plan: Plan) -> list[Card]:
     curve = series.over_rounds(plan, scenario.surrogate)
     text = f"Expected accuracy by the surrogate; ϖ = {number(plan.clip_norm)} at I = {plan.rounds}."
     if isinstance(curve, series.Curve):
-        bound = f"The bound is {number(plan.bound.total, 4)} at I = {plan.rounds}"
-        text = f"{bound}; fewer rounds drift more, more rounds add noise."
+        text = f"Bound {number(plan.bound.total, 4)} at I = {plan.rounds}; fewer rounds drift more, more add noise."
     next_text, limit = next_sentence(plan)
-    space_text = f"Candidates at I = {plan.rounds}: θ must stay below every limit."
+    space_text = f"Aligned plans at I = {plan.rounds}, and this plan (star): θ must stay below every limit."
     return [
         Card("Devices by gain", next_text, [charts.device_powers(plan, limit)]),
         Card("Number of devices", space_text, charts.candidates(plan, planning.candidates(plan))),
@@ -89,15 +86,12 @@ def next_sentence(plan: Plan) -> tuple[str, str]:
     out = next_device(plan)
     if out is None:
         return "No further device is reachable.", ""
-    change = out.bound / plan.bound.total - 1
-    size = f"{abs(change):.1%}" if abs(change) >= 0.0005 else "less than 0.1%"
-    effect = f"the bound would {'rise' if change > 0 else 'fall'} by {size}"
+    device = f"device {out.device} (|h| = {out.gain:.3g})"
+    change = phrases.change_text("bound", plan.bound.total, out.bound)
     if out.alignment >= plan.alignment * (1 - 1e-9):
-        return f"Device {out.device} (|h| = {out.gain:.3g}) would fit without lowering θ; {effect}.", out.limit
-    return (
-        f"{LIMITS[out.limit].capitalize()} excludes the next device: with device {out.device} (|h| = {out.gain:.3g}) "
-        f"θ falls from {plan.alignment:.3g} to {out.alignment:.3g} and {effect}."
-    ), out.limit
+        return f"The next one, {device}, would fit at the same θ: {change}.", out.limit
+    falls = f"θ falls from {plan.alignment:.3g} to {out.alignment:.3g}"
+    return f"{LIMITS[out.limit].capitalize()} excludes the next device: with {device} {falls}, {change}.", out.limit
 
 
 def plan_facts(plan: Plan) -> list[Fact]:
@@ -132,18 +126,15 @@ def plan_facts(plan: Plan) -> list[Fact]:
 
 def remarks(plan: Plan) -> tuple[list[str], list[str]]:
     """Return warnings and remarks on the figures."""
-    learning, budget = plan.problem.learning, plan.problem.budget
+    budget = plan.problem.budget
     warnings = [*filter(None, (*plan.notes, phrases.noise_warning(plan)))]
     warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     lines = (phrases.gap_sentence(plan), phrases.exposure_sentence(plan), phrases.converse_sentence(plan))
-    notes = [" ".join(filter(None, lines))] if any(lines) else []
+    notes = [" ".join(filter(None, lines))]
     if budget.formula == "classic":
         if plan.epsilon_paper_validity == "unsafe":
             warnings.append("Lemma 1 understates ε here. The exact value is shown above.")
         exactly = f"ε = {number(plan.epsilon_paper)} by Lemma 1 is {number(plan.epsilon_round)} exactly"
         notes.append(f"The scenario counts the budget by Lemma 1: {exactly}.")
-    if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
-        rates = f"τ = {learning.learning_rate:g} and 1/ζ = {1 / learning.smoothness:.3g}"
-        notes.append(f"The bound is proved for τ = 1/ζ, but {rates}.")
-    notes += filter(None, (phrases.snr_sentence(plan), phrases.energy_sentence(plan)))
-    return warnings, [*notes, f"ε at {phrases.privacy_terms(budget.delta, budget.adjacency)}."]
+    notes += [phrases.step_size_sentence(plan), phrases.snr_sentence(plan), phrases.energy_sentence(plan)]
+    return warnings, [*filter(None, notes), f"ε at {phrases.privacy_terms(budget.delta, budget.adjacency)}."]

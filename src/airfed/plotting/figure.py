@@ -101,13 +101,11 @@ def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
 
 def plot_objective(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     """Draw the objective Ψ over |K| at the plan's rounds (the lower half of the paper's Fig. 2)."""
-    own = series.own_objective(plan)
     axes.plot(space.size, space.objective, color=PALETTE["ink"], label="_ objective Ψ")
-    _mark(axes, plan.num_scheduled, own)
+    _mark(axes, plan.num_scheduled, series.own_objective(plan))
     _sizes(axes, space)
     axes.set_ylabel(f"objective Ψ at I = {plan.rounds}")
-    low, high = series.positive_range(space.objective, 1.3, 1.0)
-    _log(axes, "y", low, min(high, max(30 * low, 1.5 * own)))
+    _log(axes, "y", *series.objective_range(plan, space))
 
 
 def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None:

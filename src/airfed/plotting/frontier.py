@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airfed.planning import converse
 from airfed.problem import InfeasibleError
@@ -51,6 +52,10 @@ class Frontier:
     def along(self, budget: str) -> list[FrontierPoint]:
         """Return the points that change a budget, in ascending order."""
         return [point for point in self.points if point.budget == budget]
+
+    def column(self, budget: str, name: str) -> NDArray[np.float64]:
+        """Return a field of the points that change a budget; NaN for None."""
+        return np.array([getattr(point, name) for point in self.along(budget)], dtype=np.float64)
 
     def axis(self, budget: str) -> tuple[str, float]:
         """Return the label of a budget's axis, and the factor from values to its unit: J where a bandwidth is known."""

@@ -100,21 +100,22 @@ def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float
     return (low, high) if high > low else (low / 2, high * 2)
 
 
-def bound_curve(problem: Problem, chosen: int) -> Curve:
-    """Return the smallest bound at several numbers of rounds, the chosen one among them, term by term.
+def bound_curve(problem: Problem, chosen: int, policy: str = "optimal") -> Curve:
+    """Return the bound of a policy at several numbers of rounds, the chosen one among them, term by term.
 
     Raises:
         InfeasibleError: none of them has a feasible plan.
     """
     fast = problem.fleet.equal_peak_power and not limits.amplified(problem)
-    plans = _plans(problem, chosen, MOST_ROUNDS if fast else FEWER_ROUNDS)
+    plans = _plans(problem, chosen, MOST_ROUNDS if fast else FEWER_ROUNDS, policy=policy)
     terms = {name: np.array([plan.bound.terms[name] for plan in plans]) for name in TERMS}
     return Curve(rounds=np.array([plan.rounds for plan in plans]), terms=terms)
 
 
-def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int) -> Expectation:
+def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int, policy: str = "optimal") -> Expectation:
     """Return the highest expected accuracy at several numbers of rounds, like `bound_curve`."""
-    plans = [plan for plan in _plans(problem, chosen, FEWER_ROUNDS, objective=surrogate) if plan.prediction]
+    found = _plans(problem, chosen, FEWER_ROUNDS, policy=policy, objective=surrogate)
+    plans = [plan for plan in found if plan.prediction]
     if not plans:
         raise InfeasibleError("The surrogate covers no number of rounds.")
     predictions = [plan.prediction for plan in plans if plan.prediction]
@@ -135,10 +136,14 @@ def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Pla
 
 
 def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
-    """Return the plan's objective over the number of rounds: the expected accuracy, or the bound."""
+    """Return the objective of the best plans over the number of rounds: the expected accuracy, or the bound.
+
+    They are weighted if the plan's policy is, and aligned otherwise.
+    """
+    policy = "weighted" if plan.policy == "weighted" else "optimal"
     if plan.objective == "accuracy" and surrogate is not None:
-        return accuracy_curve(plan.problem, surrogate, plan.rounds)
-    return bound_curve(plan.problem, plan.rounds)
+        return accuracy_curve(plan.problem, surrogate, plan.rounds, policy)
+    return bound_curve(plan.problem, plan.rounds, policy)
 
 
 def limit_curves(plan: Plan, space: CandidateSpace) -> dict[str, Floats]:
@@ -160,6 +165,13 @@ def own_objective(plan: Plan) -> float:
     """Return Ψ of the plan's own amplitudes, which may not be optimal for their number of devices."""
     noise = bounds.noise_error(plan.problem.learning, plan.noise_share)
     return float(bounds.participation_error(float(np.mean(plan.sequence.totals.shortfall))) + noise)
+
+
+def objective_range(plan: Plan, space: CandidateSpace) -> tuple[float, float]:
+    """Return the drawn range of Ψ; a plan that is not aligned may be below every aligned plan."""
+    own = own_objective(plan)
+    low, high = positive_range(np.append(space.objective, own), 1.3, 1.0)
+    return low, min(high, max(30 * low, 1.5 * own))
 
 
 def round_by_round(plan: Plan) -> bool:
@@ -223,7 +235,7 @@ def level_lines(plan: Plan, most: int = MOST_POINTS) -> list[Series]:
     at, alone = thin(plan.rounds, most=most), ", if this were the only round" * (plan.problem.budget.scope == "total")
     lines = (
         (f"privacy{alone}", "lim-privacy", "dashed", plan.round_limits["privacy"]),
-        ("peak power of the scheduled devices", "lim-peak_power", "dashed", plan.round_limits["peak_power"]),
+        ("peak power", "lim-peak_power", "dashed", plan.round_limits["peak_power"]),
         ("θ", "ink", "solid", plan.amplitudes.level),
     )
     x = (at + 1).astype(np.float64)

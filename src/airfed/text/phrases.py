@@ -181,6 +181,15 @@ def epsilon_spread(found: Mapping[str, float]) -> str:
     return f"ε in total = {most} for the most exposed device, median {median} (range {least} to {most})"
 
 
+def step_size_sentence(plan: Plan) -> str:
+    """Return that the bound is not proved for the plan's step size, in a sentence; "" if it is."""
+    learning = plan.problem.learning
+    if abs(learning.learning_rate * learning.smoothness - 1) <= 1e-9:
+        return ""
+    rates = f"τ = {learning.learning_rate:g} and 1/ζ = {1 / learning.smoothness:.3g}"
+    return f"The bound is proved for τ = 1/ζ; here {rates}."
+
+
 def noise_warning(plan: Plan) -> str:
     """Return a warning if the noise on the mean update of a round exceeds 100 clipping norms, otherwise "".
 
@@ -213,7 +222,7 @@ def privacy_terms(delta: float, adjacency: str) -> str:
     >>> privacy_terms(1e-3, "replace_one")
     'δ = 0.001, device-level, replace-one adjacency'
     """
-    return f"δ = {delta:g}, device-level, {ADJACENCY.get(adjacency, adjacency)}"
+    return f"δ = {number(delta, 6)}, device-level, {ADJACENCY.get(adjacency, adjacency)}"
 
 
 def measured_noise(link: Mapping[str, Any]) -> str:

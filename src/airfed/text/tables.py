@@ -57,14 +57,22 @@ def bound_basis(plan: Plan) -> str:
 def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | None) -> None:
     """Print what one more watt, unit of ε or device changes, in the quantity that the plan was chosen by."""
     if found is not None:
-        console.print(_change(found, "watt", "power", found.watt, found.double_power))
-        console.print(_change(found, "unit of ε", "ε", found.epsilon, found.double_epsilon))
+        for sentence in sensitivity_sentences(found):
+            console.print(sentence)
     added = None if plan.objective == "accuracy" else next_device(plan)
     if added is not None:
         lower = added.alignment < plan.alignment * (1 - 1e-9)
         effect = f"θ falls to {added.alignment:.3g}" if lower else "θ unchanged"
         change = change_text("bound", plan.bound.total, added.bound)
         console.print(f"One more device (device {added.device}, |h| = {added.gain:.3g}): {effect}, {change}.")
+
+
+def sensitivity_sentences(found: Sensitivities) -> list[str]:
+    """Return the change with more power, and with more ε, a sentence each."""
+    return [
+        _change(found, "watt", "power", found.watt, found.double_power),
+        _change(found, "unit of ε", "ε", found.epsilon, found.double_epsilon),
+    ]
 
 
 def _change(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
@@ -119,12 +127,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         console.print(f"[dim]{phrases.measured_noise(plan.problem.link.measured_noise)}[/dim]")
     if plan.method.analog and plan.problem.shared_noise:
         console.print(f"[dim]{phrases.SHARED_NOISE}[/dim]")
-    learning = plan.problem.learning
-    if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
-        console.print(
-            f"[dim]The bound is proved for τ = 1/ζ; here τ = {learning.learning_rate:g} "
-            f"and 1/ζ = {1 / learning.smoothness:g}.[/dim]"
-        )
+    if sentence := phrases.step_size_sentence(plan):
+        console.print(f"[dim]{sentence}[/dim]")
 
 
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
