@@ -159,11 +159,11 @@ def test_bounds_and_chords_are_below_what_they_bound():
             names = {"cap": one.cap, "round_budget": one.budget, "offset": one.offset, "scale": one.scale}
             return brute_force_schedule(gain, power, **names, noise_weight=one.noise_weight).objective
 
-        everyone = np.arange(rounds.cap.size)
-        truth = np.array([solve(index, 1.0) for index in everyone])
-        for index in rng.choice(everyone, 3):
+        every = np.arange(rounds.cap.size)
+        truth = np.array([solve(index, 1.0) for index in every])
+        for index in rng.choice(every, 3):
             points = {share: solve(index, share) for share in (1.0, 0.7, 0.2)} | {0.0: 0.0}
-            bound = rounds.bound(index, everyone, points)
+            bound = rounds.bound(index, every, points)
             assert np.all(bound <= truth * (1 + 1e-12))
 
 
