@@ -170,7 +170,7 @@ def test_bounds_and_chords_are_below_what_they_bound():
 def test_a_search_that_finds_no_end_says_so(monkeypatch):
     monkeypatch.setattr(exact, "_MOST", 2)
     gain, power = fleets(300)["independent"]
-    with pytest.raises(ValueError, match=r"^The search over 700 numbers of rounds stopped after 2 .* Fix rounds\.$"):
+    with pytest.raises(ValueError, match=r"^The search over 700 numbers of rounds stopped after 2 .* Set rounds\.$"):
         plan(large(gain, power, steps=700, smoothness=1e3, noise_std=0.5, total_power=300.0))
 
 

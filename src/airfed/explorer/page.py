@@ -24,7 +24,7 @@ from airfed.plotting import colours
 from airfed.scenario import ScenarioError
 
 _TABS: Final = ("plan", "compare", "runs")
-_FIGURE: Final = re.compile(r"((?:ε = )?\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?)")
+_FIGURE: Final = re.compile(r"((?:ε = )?\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! local\b))?)")
 
 
 class Page:
@@ -49,7 +49,7 @@ class Page:
                 self._compared = Cards("Compare")
                 legend = "Best aligned plans (policy optimal). A stronger colour is better; the star marks the budgets."
                 self._front = Card("Privacy-power trade-off", legend, [{"series": []}], 420, key="front")
-                legend = "One budget changes at a time. No linear method has its expectation in the shaded region."
+                legend = "One budget changes at a time. No linear method is expected to reach the shaded region."
                 empty: list[Options] = [{"series": []}, {"series": []}]
                 self._frontier = Card("What no linear method can beat", legend, empty, 600, key="frontier")
                 self._runs_tab = RunsTab(runs, lambda: self._command("run", "--out", str(runs / "explored")))
