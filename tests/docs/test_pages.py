@@ -140,7 +140,7 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     assert scenario.plan(policy=given["forty_rounds"]).rounds == 40
 
 
-@pytest.mark.parametrize("name", ["start", "model", "privacy-math"])
+@pytest.mark.parametrize("name", ["start", "model", "privacy-math", "antennas", "fading"])
 def test_the_code_of_a_page_prints_what_the_page_shows(name, tmp_path, monkeypatch, capsys):
     (tmp_path / "my.toml").write_text(template.SCENARIO)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
