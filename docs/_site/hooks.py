@@ -14,11 +14,15 @@ from mkdocs.structure.files import File, Files
 # Words of the field that a reader searches for, by the page that must come first.
 SEARCH_WORDS = {
     "antennas.md": ["beamforming", "beamformer"],
-    "baselines.md": ["baseline", "DP-FedAvg", "COTAF"],
-    "fading.md": ["block fading", "time-varying"],
+    "baselines.md": ["baseline", "DP-FedAvg", "COTAF", "secure aggregation", "local DP"],
+    "fading.md": ["block fading", "time-varying", "shadowing"],
+    "howto/data.md": ["non-IID"],
     "model.md": ["AirComp", "channel inversion", "participation", "water-filling"],
-    "privacy.md": ["user-level DP", "device-level DP"],
+    "presets.md": ["SNR", "path loss"],
+    "privacy.md": ["user-level DP", "device-level DP", "replace-one adjacency", "threat model"],
     "privacy-math.md": ["Gaussian DP", "noise multiplier", "accountant", "CSI"],
+    "privacy-operators.md": ["audit", "canaries"],
+    "surrogate.md": ["pilot runs"],
 }
 
 

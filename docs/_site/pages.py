@@ -14,7 +14,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "airfed": ("Public names", "The names of `import airfed`; they are stable.", ("airfed",)),
     "planning": (
         "Planning",
-        "Which devices transmit, with which power, and for how many rounds.",
+        "Which devices transmit, at which power, and in how many rounds.",
         (
             "airfed.policies",
             "airfed.planning",

@@ -159,7 +159,7 @@ class Fleet:
         if self.noise_covariance == covariance:
             return self
         if self.antennas == 1:
-            raise ValueError("noise_covariance must be None with one antenna: it is that over antennas.")
+            raise ValueError("noise_covariance must be None with one antenna: it needs several antennas.")
         if self.noise_covariance is not None:
             raise ValueError("noise_covariance must be that of the fleet, which is already whitened with another one.")
         vectors, beamformer = antennas.whitened(self.channel, covariance), self.beamformer

@@ -32,7 +32,7 @@ def subject(make_scenario, **changes):
     return Subject.of(several(make_scenario, **changes))
 
 
-@pytest.mark.parametrize("changes", [{}, CHANGING], ids=["static", "changing"])
+@pytest.mark.parametrize("changes", [{}, CHANGING], ids=["static", "time-varying"])
 @pytest.mark.parametrize("adversary", ["all_antennas", "combined"])
 @pytest.mark.parametrize("against", ["all_antennas", "combined"])
 def test_a_claim_holds_against_its_adversary_and_weaker_ones(make_scenario, adversary, against, changes):
@@ -79,11 +79,11 @@ def test_an_unknown_adversary_is_refused(make_scenario):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"channel__coherence_rounds": 1, "link__antennas": 1}], ids=["static", "changing"]
+    "changes", [{}, {"channel__coherence_rounds": 1, "link__antennas": 1}], ids=["static", "time-varying"]
 )
 def test_threshold_power_control_passes(make_scenario, changes):
-    saturated = {"policy__name": "threshold_power", "fleet__peak_power": 1e-4, "budget__epsilon": 50.0}
-    found = subject(make_scenario, **saturated, **changes)
+    full_power = {"policy__name": "threshold_power", "fleet__peak_power": 1e-4, "budget__epsilon": 50.0}
+    found = subject(make_scenario, **full_power, **changes)
     assert found.plan.sequence[0].power.max() == pytest.approx(1e-4, rel=1e-12)
     assert audit(found, **QUICK).verdict == "pass"
 

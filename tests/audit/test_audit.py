@@ -131,9 +131,9 @@ def test_the_roc_curve_is_the_promised_trade_off(make_scenario):
 
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
 def test_time_varying_rounds_pass_and_their_claims_are_tight(make_scenario, adjacency):
-    loud = {"fleet__peak_power": 100.0, "budget__total_power": 1e5, "budget__adjacency": adjacency}
-    moving = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # θ_i² ∝ 2^(i/2)
-    found = audit(Subject.of(make_scenario(**loud, **moving)), pairs=480, trials=20_000, samples=150_000)
+    much_power = {"fleet__peak_power": 100.0, "budget__total_power": 1e5, "budget__adjacency": adjacency}
+    rounds_differ = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # θ_i² ∝ 2^(i/2)
+    found = audit(Subject.of(make_scenario(**much_power, **rounds_differ)), pairs=480, trials=20_000, samples=150_000)
     assert found.verdict == "pass", found.failures
     for claim in (found.round_evidence, found.total_evidence):
         assert claim.upper_strict > claim.claimed > claim.lower

@@ -77,7 +77,7 @@ def test_plan(airfed, write):
     code, out, err = airfed("plan", write())
     assert (code, err) == (0, "")
     assert "my-scenario · policy weighted" in out
-    for part in ("devices, ", " rounds of ", "is the limit.", "Limits on θ", "binds", "ν = θ/ϖ"):
+    for part in ("devices, ", " rounds of ", "is the limit.", "Limits on the", "binds", "ν = θ/ϖ"):
         assert part in out
     for term in ("initial gap", "weights other than 1/N", "local drift", "receiver noise", "total"):
         assert term in out
@@ -153,7 +153,7 @@ def test_compare_json(airfed, write):
         assert set(plan) >= PUBLIC
         assert plan["excess"] == pytest.approx(plan["bound"]["total"] / best - 1)
         assert plan["excess"] >= -1e-12 or plan["violations"] or plan["policy"] == "weighted"
-    # one channel draw for all policies: the power of each is θ²/|h|² of the same gains
+    # one channel realisation for all policies: the power of each is θ²/|h|² of the same gains
     full = record["policies"]["full"]
     gain = full["alignment"] / np.sqrt(full["power"])
     for plan in record["policies"].values():

@@ -193,8 +193,8 @@ def test_no_feasible_plan_is_exit_code_3(place, capsys):
     text = SCENARIO.replace(
         'model = "rayleigh"\nminimum = 0.3', 'model = "fixed"\ngains = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]'
     )
-    (place / "deaf.toml").write_text(text)
-    code, _, err = airfed(capsys, "run", "deaf.toml", "--out", "run")
+    (place / "unreachable.toml").write_text(text)
+    code, _, err = airfed(capsys, "run", "unreachable.toml", "--out", "run")
     assert code == 3
     sentence(err)
 

@@ -20,4 +20,12 @@ def words():
         "DP-FedAvg": "baselines",
         "user-level DP": "privacy",
         "Gaussian DP": "privacy-math",
+        "audit": "privacy-operators",
+        "local DP": "baselines",
+        "non-IID": "howto/data",
+        "path loss": "presets",
+        "pilot runs": "surrogate",
+        "secure aggregation": "baselines",
+        "shadowing": "fading",
+        "SNR": "presets",
     }

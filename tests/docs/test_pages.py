@@ -140,7 +140,7 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     assert scenario.plan(policy=given["forty_rounds"]).rounds == 40
 
 
-@pytest.mark.parametrize("name", ["start", "model", "privacy-math"])
+@pytest.mark.parametrize("name", ["start", "model", "privacy-math", "antennas", "fading"])
 def test_the_code_of_a_page_prints_what_the_page_shows(name, tmp_path, monkeypatch, capsys):
     (tmp_path / "my.toml").write_text(template.SCENARIO)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -166,10 +166,12 @@ def test_every_file_that_a_page_names_exists(page):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["README", *MORE, *(f"docs/{name}" for name in WRAPPED)])
-def test_lines_have_at_most_120_characters(name):
-    lines = (ROOT / f"{name}.md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")] == []
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / f"{name}.md" for name in MORE)], ids=lambda page: page.stem)
+def test_lines_have_at_most_120_characters(page):
+    if page.stem in ("reproduction", "scenario"):  # generated
+        return
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith(("|", "!["))] == []
 
 
 def test_every_word_of_the_field_is_in_a_heading_or_a_search_tag_of_its_page_and_in_the_glossary(words):

@@ -44,7 +44,7 @@ def test_markup_in_a_design_does_not_reach_the_view(key: str) -> None:
 
 
 def test_the_figures_of_the_headline_are_in_bold() -> None:
-    parts = _FIGURE.split("Schedule 47 of 100 devices, 35 rounds of 5-6 steps; ε = 3.21 per round, 1e-5 in total.")
+    parts = _FIGURE.split("Schedule 47 of 100 devices, 35 rounds of 5-6 local steps; ε = 3.21 per round, 1e-5 in all.")
     assert parts[1::2] == ["47 of 100", "35", "5-6", "ε = 3.21", "1e-5"]
     assert "".join(parts).startswith("Schedule 47 of 100 devices")
 

@@ -79,10 +79,10 @@ def test_the_headline_states_the_schedule() -> None:
     plan = plan_of("power")
     assert view.headline(plan) == (
         f"Schedule {plan.num_scheduled} of 100 devices, {plan.rounds} rounds of "
-        f"{min(plan.local_steps)}-{max(plan.local_steps)} steps; total power is the limit; "
+        f"{min(plan.local_steps)}-{max(plan.local_steps)} local steps; total power is the limit; "
         f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
     )
-    assert "1 round of 1 step;" in view.headline(plan_of("one"))
+    assert "1 round of 1 local step;" in view.headline(plan_of("one"))
 
 
 def test_the_next_device_is_the_strongest_one_not_scheduled_and_raises_the_bound() -> None:

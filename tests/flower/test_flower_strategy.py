@@ -97,13 +97,13 @@ def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, start
 
 
 def test_a_device_that_cheats_is_clipped_by_the_server(setup, own_training, start, own_app, make_grid, tmp_path):
-    shout = 1e6 * np.eye(12)[0]
+    signal = 1e6 * np.eye(12)[0]
 
-    def loud(message, reply):
-        return Message(RecordDict({"over-the-air": ArrayRecord({"signal": Array(shout)})}), reply_to=message)
+    def too_strong(message, reply):
+        return Message(RecordDict({"over-the-air": ArrayRecord({"signal": Array(signal)})}), reply_to=message)
 
     without = own_training(missing={(2, 2)})  # the last round: nothing else changes after it
-    trained = start(make_grid(own_app, range(5), faults={(NODE + 2, 2): loud}), tmp_path / "ledger.jsonl")
+    trained = start(make_grid(own_app, range(5), faults={(NODE + 2, 2): too_strong}), tmp_path / "ledger.jsonl")
     learning = setup.plan.problem.learning
     most = learning.learning_rate * learning.clip_norm / setup.plan.num_scheduled
     moved = trained - without

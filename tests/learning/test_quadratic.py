@@ -16,19 +16,19 @@ def task(**change):
     return QuadraticTask(**arguments)
 
 
-def everyone(t):
+def all_devices(t):
     return np.arange(t.num_devices)
 
 
 def mean_loss(t, w):
-    b, a = t.devices(everyone(t))
+    b, a = t.devices(all_devices(t))
     return float(np.mean(np.sum(a * (w - b) ** 2, axis=1)) / 2)
 
 
 @pytest.mark.parametrize("curvature", CURVATURES)
 def test_loss_optimum_and_minimum_agree_with_brute_force(curvature):
     t = task(curvature=curvature, spread=2.0, center=-3.0)
-    b, a = t.devices(everyone(t))
+    b, a = t.devices(all_devices(t))
     assert np.allclose(t.optimum, (a * b).sum(axis=0) / a.sum(axis=0), rtol=1e-12)
     rng = np.random.default_rng(0)
     for w in (t.optimum, np.zeros(7), rng.normal(size=7)):
@@ -41,7 +41,7 @@ def test_loss_optimum_and_minimum_agree_with_brute_force(curvature):
 @pytest.mark.parametrize("curvature", CURVATURES)
 def test_smoothness_and_strong_convexity_hold_and_are_tight(curvature):
     t = task(curvature=curvature)
-    _, a = t.devices(everyone(t))
+    _, a = t.devices(all_devices(t))
     assert a.min() == t.strong_convexity
     assert a.max() == t.smoothness
     mean = a.mean(axis=0)
@@ -81,9 +81,9 @@ def test_bits_do_not_depend_on_chunks_order_or_other_devices(curvature):
             rows |= dict(zip(order.tolist(), updates, strict=True))
         return np.stack([rows[k] for k in sorted(rows)])
 
-    whole = run(600, everyone(t))
+    whole = run(600, all_devices(t))
     for chunk in (1, 7, 256, 1000):
-        assert np.array_equal(run(chunk, everyone(t)), whole)
+        assert np.array_equal(run(chunk, all_devices(t)), whole)
     assert np.array_equal(run(32, np.random.default_rng(0).permutation(600)), whole)
     assert np.array_equal(run(32, np.array([5, 300])), whole[[5, 300]])
 
@@ -96,7 +96,7 @@ def test_federated_averaging_contracts_to_the_optimum(curvature):
     gaps = []
     for i in range(60):
         gaps.append(engine.evaluate(w)[0] - t.minimum)
-        rows = np.concatenate([u for _, u in engine.updates(w, everyone(t), steps=1, round_index=i)])
+        rows = np.concatenate([u for _, u in engine.updates(w, all_devices(t), steps=1, round_index=i)])
         w = (w - rows.mean(axis=0, dtype=np.float64) / t.smoothness).astype(np.float32)
     rate = 1 - t.strong_convexity / t.smoothness
     assert gaps[0] == pytest.approx(t.initial_gap)
@@ -110,7 +110,7 @@ def test_local_steps_drift_only_with_own_curvature():
         t = task(curvature=curvature)
         w, engine = np.zeros(t.dimension, np.float32), QuadraticEngine(t, learning_rate=0.2)
         for i in range(300):
-            rows = np.concatenate([u for _, u in engine.updates(w, everyone(t), steps=10, round_index=i)])
+            rows = np.concatenate([u for _, u in engine.updates(w, all_devices(t), steps=10, round_index=i)])
             w = (w - 0.2 * rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
         return engine.evaluate(w)[0] - t.minimum
 

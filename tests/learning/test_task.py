@@ -44,8 +44,8 @@ def test_the_images_come_from_all_and_from_the_seed(digits):
 
 
 def test_without_that_key_all_images_are_partitioned(digits):
-    dealt = partition(np.arange(90) % 3, 6, rng=seeds.stream(3, "data"))
-    assert np.array_equal(digits().shards, dealt)
+    shards = partition(np.arange(90) % 3, 6, rng=seeds.stream(3, "data"))
+    assert np.array_equal(digits().shards, shards)
 
 
 def test_more_images_than_there_are_is_one_sentence(digits):

@@ -90,15 +90,15 @@ def test_lemma_4_if_only_privacy_binds_all_devices_transmit(random_problem, deca
     met = 0
     for index in range(200):
         problem = random_problem(np.random.default_rng(index), decades=decades, total_steps=5)
-        everyone = np.arange(problem.fleet.num_devices)
-        each = limits.alignment_limits(problem, everyone, 5)
+        all_devices = np.arange(problem.fleet.num_devices)
+        each = limits.alignment_limits(problem, all_devices, 5)
         if each["privacy"] < min(each["peak_power"], each["total_power"]):
             met += 1
             scheduled, theta = solve_p2(problem, 5)
-            assert scheduled.tolist() == everyone.tolist()
+            assert scheduled.tolist() == all_devices.tolist()
             assert theta == each["privacy"]
             best = plan(problem, rounds=5)
-            assert best.scheduled.tolist() == everyone.tolist()
+            assert best.scheduled.tolist() == all_devices.tolist()
             assert best.alignment == pytest.approx(theta, rel=1e-12)
     assert met > 20
 
@@ -208,8 +208,8 @@ def test_section_iv_e_breaks_limits_and_says_so(instances):
 
 
 def full_participation(problem, rounds):
-    everyone = np.arange(problem.fleet.num_devices)
-    return psi(problem, everyone.size, min(limits.alignment_limits(problem, everyone, rounds).values()))
+    all_devices = np.arange(problem.fleet.num_devices)
+    return psi(problem, all_devices.size, min(limits.alignment_limits(problem, all_devices, rounds).values()))
 
 
 def test_lemma_7_corrected_keeps_its_promise():
@@ -256,8 +256,8 @@ def test_lemma_7_value_of_full_participation_needs_the_half():
     # The proof prints dσ²/(N²c₁²) for full participation. Taken at its word the condition would be
     # |K|θ ≥ 1/√(2/(N²m²) − 8/(dσ²)), which this pair meets although it is worse than full participation.
     problem = lemma_7_example(total_power=1e6)
-    everyone = np.arange(4)
-    m = min(limits.peak_limit(problem, everyone), float(limits.total_limits(problem, everyone, np.array([1]))[0]))
+    all_devices = np.arange(4)
+    m = min(limits.peak_limit(problem, all_devices), float(limits.total_limits(problem, all_devices, np.array([1]))[0]))
     size, theta = 3, 0.1
     assert size * theta >= 1 / math.sqrt(2 / (4 * m) ** 2 - 8 / 1000.0)
     assert psi(problem, size, theta) > full_participation(problem, 1)

@@ -159,18 +159,18 @@ def test_bounds_and_chords_are_below_what_they_bound():
             names = {"cap": one.cap, "round_budget": one.budget, "offset": one.offset, "scale": one.scale}
             return brute_force_schedule(gain, power, **names, noise_weight=one.noise_weight).objective
 
-        everyone = np.arange(rounds.cap.size)
-        truth = np.array([solve(index, 1.0) for index in everyone])
-        for index in rng.choice(everyone, 3):
+        every = np.arange(rounds.cap.size)
+        truth = np.array([solve(index, 1.0) for index in every])
+        for index in rng.choice(every, 3):
             points = {share: solve(index, share) for share in (1.0, 0.7, 0.2)} | {0.0: 0.0}
-            bound = rounds.bound(index, everyone, points)
+            bound = rounds.bound(index, every, points)
             assert np.all(bound <= truth * (1 + 1e-12))
 
 
 def test_a_search_that_finds_no_end_says_so(monkeypatch):
     monkeypatch.setattr(exact, "_MOST", 2)
     gain, power = fleets(300)["independent"]
-    with pytest.raises(ValueError, match=r"^The search over 700 numbers of rounds stopped after 2 .* Fix rounds\.$"):
+    with pytest.raises(ValueError, match=r"^The search over 700 numbers of rounds stopped after 2 .* Set rounds\.$"):
         plan(large(gain, power, steps=700, smoothness=1e3, noise_std=0.5, total_power=300.0))
 
 

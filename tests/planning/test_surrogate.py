@@ -156,7 +156,7 @@ def test_what_is_no_surrogate_is_refused_in_a_sentence(tmp_path, change):
 
 def test_absurd_numbers_of_pilots_are_not_repeated():
     about = surrogate(about={"devices": 60, "images_per_device": 4})
-    assert about.basis.endswith("lay inside; pilots of 60 devices with 4 images each")
+    assert about.basis.endswith("lay inside; the pilot runs had 60 devices with 4 images each")
     for number in (True, -5, 0, 4.0, "4"):
         assert surrogate(about={"devices": number, "images_per_device": 4}).basis.endswith("lay inside")
         assert surrogate(about={"devices": 60, "images_per_device": number}).basis.endswith("lay inside")

@@ -207,13 +207,13 @@ def test_the_dual_bound_is_the_dual_function_of_its_multipliers():
         budget, noise = 10 ** rng.uniform(-1, 1), 10 ** rng.uniform(-2, 2)
         found = Round.of(gain**2, limit, budget=budget, noise_weight=noise, num_devices=5).solve()
         point = found.below
-        beta, zeta, price = point.ratio, 1 - point.ratio, point.inverse / 2
+        beta, zeta, multiplier = point.ratio, 1 - point.ratio, point.inverse / 2
         own = point.amplitudes(gain**2, limit)
         z = np.where(own < point.t * (1 - 1e-12), zeta, np.where(own > point.t * (1 + 1e-12), 0.0, 0.0))
         aligned = np.abs(own - point.t) <= 1e-12 * point.t
-        z[aligned] = np.clip(2 * price * point.t / gain[aligned] ** 2 - beta, 0.0, zeta)
+        z[aligned] = np.clip(2 * multiplier * point.t / gain[aligned] ** 2 - beta, 0.0, zeta)
         grid = np.linspace(0, 1, 20001)[:, None] * limit
-        support = price * budget + np.max((beta + z) * grid - price * grid**2 / gain**2, axis=0).sum()
+        support = multiplier * budget + np.max((beta + z) * grid - multiplier * grid**2 / gain**2, axis=0).sum()
         bound = (beta + z.mean()) ** 2 / (zeta**2 / 4 + support**2 / noise)
         assert bound <= found.objective * (1 + 1e-7)
 

@@ -241,7 +241,7 @@ def test_equal_rounds_are_described_once() -> None:
     plan = a_plan(7, 4, 3)
     theta = np.full(3, float(plan.amplitudes.level.min()))
     alike = replace(plan, amplitudes=Amplitudes(level=theta, share=np.ones((1, 4), dtype=bool)))
-    assert words.schedule_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
+    assert words.schedule_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 local steps; ")
     assert "smallest" not in str(alike)
     assert "this plan, smallest" in str(plan)
 
@@ -336,7 +336,7 @@ def test_a_notebook_shows_a_plan_as_tables() -> None:
     page = ET.fromstring(plan._repr_html_())
     titles = [next(table.iter("th")).text for table in page.iter("table")]
     assert titles == [
-        *("Limits on θ, all rounds scaled alike", "Bound on the optimality gap (Theorem 1)"),
+        *("Limits on θ [√W], rounds scaled alike", "Bound on the optimality gap (Theorem 1)"),
         *("Power in the worst case", "Privacy"),
     ]
     assert not list(page.iter("pre"))
@@ -356,13 +356,16 @@ def test_a_notebook_shows_a_plan_as_tables() -> None:
         (
             ("accuracy", 0.885, 0.885, 0.891, 0.885, 0.902, "privacy"),
             (
-                "More power: expected accuracy unchanged (88.5%).",
+                "One more watt, or twice the power: expected accuracy unchanged (88.5%).",
                 "One more unit of ε: expected accuracy 88.5% → 89.1%; twice the ε: 88.5% → 90.2%.",
             ),
         ),
         (
             ("bound", 200.0, 199.9, 200.0, 150.0, 200.0, "total_power"),
-            ("One more watt: bound -0.05%; twice the power: -25.0%.", "More ε: bound unchanged."),
+            (
+                "One more watt: bound -0.05%; twice the power: -25.0%.",
+                "One more unit of ε, or twice the ε: bound unchanged.",
+            ),
         ),
     ],
 )

@@ -58,10 +58,10 @@ def test_limit_cases_and_bad_values():
 
 
 def problem(gain, *, nmse, scope="round", peak_power=1.0, total_power=50.0, epsilon=3.0, adversary=False):
-    rough = {"csi_error": nmse, "csi_failure": 1e-3, "assume_perfect_csi": adversary}
+    imperfect = {"csi_error": nmse, "csi_failure": 1e-3, "assume_perfect_csi": adversary}
     budget = {"epsilon": epsilon, "delta": 1e-5, "total_power": total_power, "scope": scope}
     given = {"power": peak_power, "noise": 1.0, "dimension": 100, "steps": 30, "clip": 1.0, "convexity": 0.1}
-    return problems.make(gain, **given, **rough, **budget)
+    return problems.make(gain, **given, **imperfect, **budget)
 
 
 gains = st.lists(st.floats(0.05, 2.0), min_size=1, max_size=7)

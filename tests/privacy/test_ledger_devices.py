@@ -80,14 +80,14 @@ def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_agrees(tmp_pat
         with pytest.raises(ValueError, match="charged to all devices"):
             ledger.device_mus()
         return
-    for book in (ledger, again):
-        mus = book.device_mus()
+    for each in (ledger, again):
+        mus = each.device_mus()
         assert mus.shape == (size,)
         for mu, square in zip(mus, exact, strict=True):
             assert_just_above(mu, square)
-        assert mus.max() == book.mu_total
-        assert book.device_epsilons().tolist() == [gaussian_epsilon(mu, 1e-5) for mu in mus.tolist()]
-        assert book.device_epsilons().max() == book.epsilon_total
+        assert mus.max() == each.mu_total
+        assert each.device_epsilons().tolist() == [gaussian_epsilon(mu, 1e-5) for mu in mus.tolist()]
+        assert each.device_epsilons().max() == each.epsilon_total
 
 
 def test_an_inactive_device_spends_nothing(tmp_path):
@@ -271,8 +271,8 @@ def test_in_a_shared_ledger_charges_to_all_and_to_some_devices_add_up_per_device
 
 def test_a_shared_ledger_must_contain_the_charges_of_a_run_with_their_devices(tmp_path):
     ledger, shared_ledger = (Ledger.create(tmp_path / name, HEADER) for name in ("ledger", "shared_ledger"))
-    for book, run in ((ledger, ""), (shared_ledger, "mine")):
-        put(book, 0, 0.3, [0, 1], 4, run=run)
+    for each, run in ((ledger, ""), (shared_ledger, "mine")):
+        put(each, 0, 0.3, [0, 1], 4, run=run)
     check_shared_ledger(shared_ledger, ledger, "mine")
     put(ledger, 1, 0.3, [1, 2], 4)
     put(shared_ledger, 1, 0.3, [0, 3], 4, run="mine")

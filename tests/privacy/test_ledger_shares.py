@@ -55,11 +55,11 @@ def test_every_device_has_spent_its_shares_and_a_replay_agrees(tmp_path_factory,
     assert again.charges == ledger.charges
     if all(row is None for _, _, row in rounds):
         return
-    for book in (ledger, again):
-        for mu, square in zip(book.device_mus().tolist(), exact, strict=True):
+    for each in (ledger, again):
+        for mu, square in zip(each.device_mus().tolist(), exact, strict=True):
             assert Fraction(mu) ** 2 >= square
             assert mu <= math.sqrt(square) * (1 + 2e-15)
-        assert book.device_mus().max() == book.mu_total
+        assert each.device_mus().max() == each.mu_total
     assert again.device_epsilons().tolist() == [gaussian_epsilon(mu, 1e-5) for mu in again.device_mus().tolist()]
 
 
@@ -83,8 +83,8 @@ def test_equal_shares_are_written_once(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "l").read_text().splitlines()[1:]]
     assert [line["shares"] if isinstance(line["shares"], int) else None for line in lines] == [None, None, 0, 0, 1]
     again = Ledger.load(tmp_path / "l")
-    for book in (ledger, again):
-        masks = [charge.mask for charge in book.charges]
+    for each in (ledger, again):
+        masks = [charge.mask for charge in each.charges]
         assert masks[0] is masks[2] is masks[3]  # one copy in memory
         assert masks[1] is masks[4]
     assert np.array_equal(again.device_mus(), ledger.device_mus())
@@ -109,9 +109,9 @@ def test_the_shared_ledger_of_an_aligned_and_an_unequal_run_adds_up_per_device(t
     for index in range(3):
         put(one, index, 0.1, within=3.0, run="aligned")
         put(two, index, 0.2, [1.0, 0.5, 0.0, 0.25, 1.0, 0.125], within=3.0, run="unequal")
-    for book in (two, Ledger.load(path)):
+    for each in (two, Ledger.load(path)):
         expected = np.sqrt(0.03 + 0.12 * np.array([1.0, 0.5, 0.0, 0.25, 1.0, 0.125]) ** 2)
-        np.testing.assert_allclose(book.device_mus(), expected, rtol=1e-14)
+        np.testing.assert_allclose(each.device_mus(), expected, rtol=1e-14)
     assert spent(path, budget) == Ledger.load(path).device_mus()[0]
 
 

@@ -200,7 +200,7 @@ def test_the_page_shows_the_record(run_directories):
     run = read_run(run_directories["optimal", 0])
     text = render([run])
     for fact in (
-        f"Schedule {run.plan.num_scheduled} of 12 devices, 6 rounds of 2 steps",
+        f"Schedule {run.plan.num_scheduled} of 12 devices, 6 rounds of 2 local steps",
         f"{run.final['epsilon_total']:.4g}",
         f"{run.final['power_transmitted_total']:.4g} W",
         "device-level, replace-one adjacency",

@@ -22,10 +22,10 @@ NEEDED = {
 LISTS = {"gains", "peak_power", "peak_power_per_symbol"}
 AROUND = {
     "as it is": {},
-    "changing": {"channel": {"coherence_rounds": 1, "shadowing_coherence_rounds": 1, "common_shadowing_db": 4.0}},
+    "time-varying": {"channel": {"coherence_rounds": 1, "shadowing_coherence_rounds": 1, "common_shadowing_db": 4.0}},
     "antennas": {"link": {"antennas": 2}},
     "thermal": {"link": {"noise_std": None, "bandwidth": 1e6}},
-    "rough": {"channel": {"csi_error": 0.01}},
+    "imperfect CSI": {"channel": {"csi_error": 0.01}},
 }
 MORE = (1e99, 1e300, 1e-300, -1e29, 10**30)
 SECTIONS = {"link": LinkSection, "fleet": FleetSection}

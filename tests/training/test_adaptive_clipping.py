@@ -1,4 +1,4 @@
-"""Adaptive clipping: the rule, its price in privacy, power and noise, runs, resume and refusals."""
+"""Adaptive clipping: the rule, its cost in privacy, power and noise, runs, resume and refusals."""
 
 import itertools
 import json

@@ -182,17 +182,17 @@ def forged(path, change):
     manifest = json.loads((path / "run.json").read_text())
     manifest["plan_sha256"] = sha256((path / "plan.json").read_bytes())
     (path / "run.json").write_text(json.dumps(manifest))
-    book = path / "ledger.jsonl"
-    lines = [json.loads(line) for line in book.read_text().splitlines()]
-    header = Ledger.load(book).header
-    book.unlink()
+    file = path / "ledger.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    header = Ledger.load(file).header
+    file.unlink()
     header |= {
         "plan_sha256": manifest["plan_sha256"],
         "run_sha256": sha256((path / "run.json").read_bytes()),
         "mu_round": plan["mu_round"],
         "adversary": plan["adversary"],
     }
-    ledger = Ledger.create(book, header)
+    ledger = Ledger.create(file, header)
     for line in lines:
         if line["kind"] == "charge":
             figures = {"devices": line["devices"], "alignment": line["alignment"], "mu": line["mu"]}

@@ -285,7 +285,7 @@ def test_the_devices_are_printed_within_80_columns_and_in_json(
         found = json.loads(capsys.readouterr().out)
         epsilon, battery = found["per_device"]["epsilon"], found["per_device"].get("battery")
         assert f"most exposed device ({plan.scheduled[0]}): ε = 3" in shown
-        assert "3 of 6 devices never scheduled" in shown
+        assert "never scheduled: 3 of 6 devices" in shown
         assert epsilon["never"] == 3
         assert (epsilon["minimum"], epsilon["median"]) == (0.0, 0.0)
         assert epsilon["p90"] == epsilon["maximum"] == found["epsilon_total"] == epsilon["each"][plan.scheduled[0]]
@@ -352,17 +352,17 @@ def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(m
     if kind == "run":
         ledger = Ledger.load(file, repair=True)
         first = ledger.rounds
-        book = RunRecorder(setup, RunDirectory(tmp_path / "run"), ledger)
-        rounds = range(book.state.round_index, first + 1)
+        recorder = RunRecorder(setup, RunDirectory(tmp_path / "run"), ledger)
+        rounds = range(recorder.state.round_index, first + 1)
     else:
-        book, rounds = LedgerRecorder(file, plan), range(plan.rounds)
-    torn = book.ledger.charges[-1]
+        recorder, rounds = LedgerRecorder(file, plan), range(plan.rounds)
+    torn = recorder.ledger.charges[-1]
     assert torn.mask is None
     assert torn.mu == max(plan.sequence.mus[list(rounds)])
     assert torn.power_planned == max(plan.sequence.powers[list(rounds)])
     spent = np.zeros(plan.problem.fleet.num_devices)
-    for charge in book.ledger.charges[:-1]:
+    for charge in recorder.ledger.charges[:-1]:
         spent[charge.mask.devices] += plan.sequence[charge.round_index].power
     for each in rounds:
         entry = plan.sequence[each]
-        assert np.all(book._batteries.spent[entry.scheduled] >= (spent[entry.scheduled] + entry.power) * 0.999999)
+        assert np.all(recorder._batteries.spent[entry.scheduled] >= (spent[entry.scheduled] + entry.power) * 0.999999)

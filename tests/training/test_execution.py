@@ -721,7 +721,7 @@ def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, sou
 
 
 def test_a_spent_budget_ends_the_run_with_its_model(tmp_path, monkeypatch):
-    # Fresh noise at every attempt: repeating a round costs its price again, until the budget says no.
+    # Fresh noise at every attempt: a repeated round is charged again, until the budget is spent.
     built = make_scenario(**{"link.noise_source": "secure", "budget.scope": "total"})
     out = tmp_path / "run"
     with monkeypatch.context() as patch:

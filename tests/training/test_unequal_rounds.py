@@ -112,10 +112,10 @@ def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_abo
         out = tmp_path / f"run-{questions}"
         execute(built, out, stop=stop_after(questions))
         file = out / "ledger.jsonl"
-        book = Ledger.load(file)
-        index = book.rounds  # the next one is charged, and the process killed within the line
+        ledger = Ledger.load(file)
+        index = ledger.rounds  # the next one is charged, and the process killed within the line
         entry = plan.sequence[index]
-        book.charge(index, devices=6, alignment=entry.alignment, mu=entry.mu, power=entry.power_planned)
+        ledger.charge(index, devices=6, alignment=entry.alignment, mu=entry.mu, power=entry.power_planned)
         file.write_bytes(file.read_bytes()[:-cut])
         for checkpoint in (out / "checkpoints").iterdir():
             checkpoint.unlink()  # the run goes on from far before it
@@ -135,7 +135,7 @@ def test_charging_every_round_as_the_first_is_detected(tmp_path, monkeypatch):
 
 def test_a_charge_of_a_round_that_no_plan_has_is_noticed(tmp_path):
     execute(make_scenario(**{"budget.scope": "round"}), tmp_path / "run")
-    book, last = Ledger.load(tmp_path / "run/ledger.jsonl"), Run.open(tmp_path / "run").plan.sequence[-1]
-    book.charge(6, devices=6, alignment=last.alignment, mu=last.mu, power=last.power_planned)
+    ledger, last = Ledger.load(tmp_path / "run/ledger.jsonl"), Run.open(tmp_path / "run").plan.sequence[-1]
+    ledger.charge(6, devices=6, alignment=last.alignment, mu=last.mu, power=last.power_planned)
     with pytest.raises(LedgerError, match="another μ"):
         Run.open(tmp_path / "run").checked()

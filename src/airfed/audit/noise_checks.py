@@ -151,7 +151,7 @@ def _correlation(drawn: Vector, blocks: int) -> Check:
     pairs = parts.shape[0] * (parts.shape[0] - 1) // 2
     chance = float(betainc((length - 1) / 2, 0.5, 1 - largest**2))
     threshold = math.sqrt(1 - float(betaincinv((length - 1) / 2, 0.5, LEVEL / pairs)))
-    finding = f"largest correlation between {parts.shape[0]} parts of rounds {largest:.4f}, threshold {threshold:.4f}"
+    finding = f"largest correlation between {parts.shape[0]} parts of rounds: {largest:.4f}, threshold {threshold:.4f}"
     figures = {"largest": largest, "threshold": threshold, "pairs": pairs, "p": chance}
     return Check.of("noise correlation", chance >= LEVEL / pairs, finding, **figures)
 
@@ -174,23 +174,21 @@ def _autocorrelation(received: Vector) -> Check:
         products = np.tensordot(first, then, axes=((0, 2), (0, 2))) / power
         count = first.shape[0] * first.shape[2]
         same = lag == shift == 0
-        where = f"{lag} rounds, {shift} entries"
+        where = f"lag of {lag} in rounds, {shift} in entries"
         for apart in range(1 if same else -farthest, farthest + 1):
             pooled, total = count * (parts - abs(apart)), float(np.trace(products, apart))
-            found.append((abs(total) / math.sqrt(pooled), total / pooled, f"{where} and {apart} parts apart"))
+            found.append((abs(total) / math.sqrt(pooled), total / pooled, f"{where}, {apart} in parts"))
             tests += 1
         if parts > 1:
             pairs = np.triu(products, 1) if same else products
             one, two = np.unravel_index(int(np.argmax(np.abs(pairs))), pairs.shape)
             total = float(pairs[one, two])
-            found.append(
-                (abs(total) / math.sqrt(count), total / count, f"{where} apart, parts {one + 1} and {two + 1}")
-            )
+            found.append((abs(total) / math.sqrt(count), total / count, f"{where}; parts {one + 1} and {two + 1}"))
             tests += parts * (parts - 1) // 2 if same else parts**2
     statistic, correlation, where = max(found)
     threshold = -float(ndtri(LEVEL / (2 * tests)))
     finding = (
-        f"most significant of {tests} correlations at lags up to {_MAX_LAG} {correlation:.5f} ({where}): "
+        f"most significant of {tests} correlations at lags up to {_MAX_LAG}: {correlation:.5f} ({where}), "
         f"{statistic:.2f} standard errors, threshold {threshold:.2f}"
     )
     figures = {"correlation": correlation, "statistic": statistic, "threshold": threshold, "tests": tests}
@@ -220,7 +218,7 @@ def _power(subject: Subject) -> Check:
         arriving = float(np.sum(np.square(gain) * transmitted)) / plan.problem.learning.dimension
         planned = plan.sequence.signal(index).noise_std ** 2
         worst = max(worst, planned / (plan.problem.link.noise_std**2 + arriving))
-    finding = f"planned noise power over that of receiver and devices {worst:.6f}, threshold 1"
+    finding = f"planned noise power over that of receiver and devices: {worst:.6f}, threshold 1"
     finding = finding if plan.method.analog else "the noise is added digitally and needs no power"
     return Check.of("noise power", worst <= 1 + 1e-9, finding, largest=worst)
 

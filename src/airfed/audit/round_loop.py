@@ -48,7 +48,7 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
             released &= _only_noisy(subject.plan, ones) and _only_noisy(subject.plan, others)
     except NoiseFault as fault:
         return [Check.of("round loop", False, str(fault))]
-    finding = f"largest difference of {count} adjacent trainings {largest:.6f} of the claim, threshold {1 + RTOL:.6f}"
+    finding = f"largest difference of {count} adjacent trainings: {largest:.6f} of the claim, threshold {1 + RTOL:.6f}"
     most = max(claims)
     clean = "each model follows from the noisy aggregate"
     leak = "the model does not follow from the noisy aggregate: something is released without noise"

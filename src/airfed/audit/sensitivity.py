@@ -101,8 +101,8 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
     sequence = subject.plan.sequence
     claim = max(sequence.mus[index] * subject.noise_std_in(index) for index in rounds) / subject.sensitivity
     largest, own = tally.difference * 2 * claim, tally.contribution * claim
-    pair = f"largest difference of {pairs} adversarial pairs {tally.difference:.6f} of the claim"
-    single = f"largest contribution of one device {tally.contribution:.7f} of the claim"
+    pair = f"largest difference of {pairs} adversarial pairs: {tally.difference:.6f} of the claim"
+    single = f"largest contribution of one device: {tally.contribution:.7f} of the claim"
     within, below = tally.difference <= 1 + RTOL, tally.contribution <= 1 + _CONTRIBUTION_RTOL
     pair, single = f"{pair}, threshold {1 + RTOL:.6f}", f"{single}, threshold {1 + _CONTRIBUTION_RTOL:.7f}"
     return [

@@ -20,7 +20,7 @@ from airfed import _extras
 _CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs", "threadpoolctl")
 HELP: Final = {
     "plan": "Plan which devices transmit, how strongly and in how many rounds; train nothing.",
-    "compare": "Compare the policies on one channel draw: bound, expected accuracy, power and ε.\n\n"
+    "compare": "Compare the policies on one channel realisation: bound, expected accuracy, power and ε.\n\n"
     "If the budget is per round, policies with more rounds spend more in total. A second table then plans all of them "
     "for the same ε in total, by default the total of full participation.",
     "new": "Write a commented scenario to start from: a small one, or a published paper's (--preset).",
@@ -33,7 +33,7 @@ HELP: Final = {
     "benchmark": "Train every method that applies to a scenario, with the same seeds and budgets, and rank them.\n\n"
     "If the budget is per round, one total for all methods replaces it, because methods with more rounds would "
     "otherwise spend more in total.",
-    "frontier": "Map the plan's expected accuracy over ε and total power, and the highest of any linear method.",
+    "frontier": "Map the expected accuracy, and the highest of any linear method, over ε and over the total power.",
     "figures": "Train the missing runs of the paper's figures; write NAME.png, NAME.pdf and their numbers, NAME.csv.",
     "calibrate": "Estimate the constants ζ, ϱ and G of the bounds, and the norms of updates, from data and model.",
     "pilot": "Train pilot runs on proxy data and write an accuracy surrogate: the accuracy to expect for a number of "
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] 
         text = " ".join(str(error).split())
         if isinstance(error, UnusedCliTokensError):
             text = f"Unexpected arguments: {' '.join(error.unused_tokens or ())}."
+        text = text.removeprefix("Invalid values for group Output. ")
         chain = " ".join(error.command_chain or ())
         where = f"airfed {chain} --help lists its options" if chain else "airfed --help lists the commands"
         return _fail(2, f"{text} ({where})")

@@ -224,7 +224,7 @@ def _print_devices(console: Console, summary: dict[str, Any]) -> None:
         cells = [f"{battery[name]:.1%}" for name in _QUANTILES]
         table.add_row("battery used", *cells, f"{battery['emptiest'][0]['device']}")
     console.print("", table)
-    console.print(f"{epsilon['never']} of {count(found['number'], 'device')} never scheduled", style="dim")
+    console.print(f"never scheduled: {epsilon['never']} of {count(found['number'], 'device')}", style="dim")
     if battery is not None:
         rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
         console.print(f"batteries used most, by device: {', '.join(rows)}")

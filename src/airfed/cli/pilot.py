@@ -221,7 +221,7 @@ def _print_constants(console: Console, found: Calibration) -> None:
         how = found.how[name].removeprefix(f"{symbol}: ")
         table.add_row(symbol, name, f"{getattr(found, name):.5g}", escape(how))
     console.print(table)
-    norms = plain_table("E", "mean", "95% below", "largest", title="Norms of the updates over devices")
+    norms = plain_table("E", "mean", "95% below", "largest", title="Norms of the devices' updates after E local steps")
     for norm in found.norms:
         norms.add_row(f"{norm.local_steps}", *(f"{v:.3g}" for v in (norm.mean, norm.quantile_95, norm.largest)))
     if found.norms:

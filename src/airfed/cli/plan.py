@@ -154,7 +154,7 @@ def _no_accuracy(loaded: Scenario, plans: Iterable[Plan], file: Path) -> str:
     why = "The plan is outside the range of the accuracy surrogate"
     if loaded.surrogate is None:
         why = "No accuracy surrogate fits this training and its images per device"
-    return f"{why}, so no accuracy is expected. {loaded.pilot_hint(shlex.quote(str(file)))}"
+    return f"{why}, so the plan has no expected accuracy. {loaded.pilot_hint(shlex.quote(str(file)))}"
 
 
 def _values(found: Plan) -> dict[str, Any]:

@@ -31,7 +31,9 @@ FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6"]  # as in `airfed.ex
 Jobs = Annotated[
     int | None, Parameter(help="Number of parallel runs (default: one per processor).", converter=whole_number)
 ]
-BackendName = Annotated[Literal["loky", "ray", "dask"], Parameter(help="Run on this machine's processes, Ray or Dask.")]
+BackendName = Annotated[
+    Literal["loky", "ray", "dask"], Parameter(help="loky: processes on this machine; or a Ray or Dask cluster.")
+]
 Address = Annotated[str | None, Parameter(help="Address of the Ray or Dask cluster (default: one on this machine).")]
 
 

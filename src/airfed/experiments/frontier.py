@@ -143,8 +143,12 @@ def table(found: Frontier) -> Table:
 
 def remarks(found: Frontier, file: str) -> list[str]:
     """Return what the columns mean, and why points have no plan, in sentences."""
-    lines = ["noise: per entry of the mean update, over ϖ. floor: the least of any linear method in as many rounds."]
+    lines = [
+        "noise: standard deviation per entry of the mean update, relative to ϖ.",
+        "floor: the least noise of any linear method in as many rounds.",
+    ]
     if found.by_accuracy:
+        lines.append("expected, interval: test accuracy by the surrogate, and the interval of one training.")
         lines.append("at most: the highest accuracy that the surrogate expects of any linear method.")
     elif hint := found.scenario.pilot_hint(file):
         lines.append(f"No accuracy surrogate fits this training, so the maps show noise. {hint}")

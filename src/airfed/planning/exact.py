@@ -310,7 +310,7 @@ def best_rounds(rounds: RoundCandidates, solve: Callable[[int, float], tuple[flo
     while open_.size:
         if len(solved) == _MOST:
             raise ValueError(
-                f"The search over {rounds.cap.size} numbers of rounds stopped after {_MOST} of them. Fix rounds."
+                f"The search over {rounds.cap.size} numbers of rounds stopped after {_MOST} of them. Set rounds."
             )
         index = int(open_[np.argmin(rounds.total(open_, least))])
         value, solution = solve(index, 1.0)
@@ -435,4 +435,4 @@ def infeasibility(rounds: RoundCandidates, gain: Floats, power: Floats) -> str:
             "the total power budget": float(np.sqrt(rounds.budget.max()) * gain.max()),
         }
     name = min(limits, key=lambda key: limits[key])
-    return f"No plan fits: {name} limits the alignment factor to {limits[name]:.3g}, too little above the noise."
+    return f"No plan fits: {name} limits the alignment to {limits[name]:.3g} √W, too far below the noise."

@@ -243,7 +243,7 @@ class Surrogate:
         devices, images = (self.about.get(name) for name in ("devices", "images_per_device"))
         if not all(type(number) is int and number > 0 for number in (devices, images)):
             return coverage
-        return f"{coverage}; pilots of {devices} devices with {images} images each"
+        return f"{coverage}; the pilot runs had {devices} devices with {images} images each"
 
     def to_json(self, *others: Surrogate) -> str:
         """Return the text of a surrogate file, which may hold those of other networks too."""

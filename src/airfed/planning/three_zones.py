@@ -10,7 +10,7 @@ excess of the strong ones, which gives α₂ for each α₁; the power gives α�
 sorting solves for them. Ψ is convex in 1/D, so that the search for t has one root. It may be at a jump: at t = u_k, or
 where α₁ or α₂ is not unique; then the dual variables of both sides are combined.
 
-Dual bound. For prices β, λ ≥ 0 and z_k ∈ [0, ζ] let G = λB + Σ_k max {(β + z_k)a − λa²/|h_k|² : 0 ≤ a ≤ u_k}. Then
+Dual bound. For multipliers β, λ ≥ 0 and z_k ∈ [0, ζ] let G = λB + Σ_k max {(β + z_k)a − λa²/|h_k|² : 0 ≤ a ≤ u_k}. Then
 
     Ψ ≥ (β + Σ z_k/N)² / (ζ²/4 + G²/q).
 
@@ -44,7 +44,7 @@ class Dual(NamedTuple):
 
     value: float  # β + Σ z_k/N
     spread: float  # ζ
-    price: float  # λ
+    multiplier: float  # λ, of the power
     support: float  # G
 
     def bound(self, noise_weight: float, support: Any = None) -> Any:
@@ -96,7 +96,7 @@ class Point(NamedTuple):
         table, t, ratio = self.table, self.t, self.ratio
         count = float(table[_COUNT, _WEAK_LIMIT] + table[_COUNT, _WEAK])
         weak, strong = self.received
-        price, load = 0.5 * self.inverse, float(table[_LOAD, _EQUAL])
+        multiplier, load = 0.5 * self.inverse, float(table[_LOAD, _EQUAL])
         power = float(table[_POWER, _WEAK_LIMIT] + table[_POWER, _STRONG_LIMIT]) + t * (t * load)
         power += self.strong_part(self.strong) * self.strong
         power += table[_SQUARE, _WEAK] / self.inverse / self.inverse if self.inverse else 0.0
@@ -104,11 +104,11 @@ class Point(NamedTuple):
         return Dual(
             value=ratio + ((1 - ratio) * count + aligned) / num_devices,
             spread=1 - ratio,
-            price=price,
+            multiplier=multiplier,
             support=weak
             + t * (self.inverse * t * load)
             + ratio * strong
-            + (price * (budget - power) if price else 0.0),
+            + (multiplier * (budget - power) if multiplier else 0.0),
         )
 
 

@@ -190,6 +190,6 @@ def _bounds(candidates: RoundCandidates, index: int, one: Round, found: Optimum)
     dual = found.dual
     growth = np.maximum(1.0, candidates.cap / candidates.cap[index])
     budget = one.budget * (candidates.budget / candidates.budget[index])
-    rest = dual.support - dual.price * one.budget if dual.price else dual.support
-    support = growth * rest + (dual.price * budget / growth if dual.price else 0.0)
+    rest = dual.support - dual.multiplier * one.budget if dual.multiplier else dual.support
+    support = growth * rest + (dual.multiplier * budget / growth if dual.multiplier else 0.0)
     return np.asarray(dual.bound(one.noise_weight, support))

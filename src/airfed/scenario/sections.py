@@ -247,7 +247,7 @@ class LinkSection(Section):
         if self.noise_std_lower is None and self.noise_failure != Link.noise_failure:
             raise ValueError("link.noise_failure must not be set without link.noise_std_lower.")
         if self.noise_covariance is not None and self.antennas == 1:
-            raise ValueError("link.noise_covariance must not be set with link.antennas = 1: it is that over antennas.")
+            raise ValueError("link.noise_covariance must not be set with link.antennas = 1: it needs several antennas.")
         Link(noise_std=self.received_std, noise_std_lower=self.noise_std_lower, noise_covariance=self.shared_noise)
         return self
 
@@ -275,7 +275,7 @@ class BudgetSection(Section):
     ]
     delta: Annotated[
         Fraction,
-        Key("δ of (ε, δ)-differential privacy (ξ in the paper)", "δ"),
+        Key("privacy budget δ of (ε, δ)-differential privacy (ξ in the paper)", "δ"),
         Control("Failure probability", 1e-9, 0.1),
     ]
     total_power: Annotated[

@@ -54,11 +54,11 @@ def expected_accuracy(plan: Plan) -> str:
     """Return the accuracy that a surrogate expects of a plan, with its interval, in a sentence; "" without one."""
     if (found := plan.prediction) is None:
         return ""
-    basis = f"; {found.basis}" if found.basis else ""
+    basis = f" Coverage: {found.basis}." if found.basis else ""
     chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "accuracy" else ""
     return (
         f"Expected test accuracy{chosen}: {found.accuracy:.1%}, "
-        f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%{basis})."
+        f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%).{basis}"
     )
 
 
@@ -82,7 +82,7 @@ def schedule_sentence(plan: Plan) -> str:
     steps = span(plan.local_steps, "-")
     return (
         f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, "
-        f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}; {limit}."
+        f"{count(plan.rounds, 'round')} of {steps} local {'step' if steps == '1' else 'steps'}; {limit}."
     )
 
 

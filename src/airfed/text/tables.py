@@ -78,7 +78,9 @@ def sensitivity_sentences(found: Sensitivities) -> list[str]:
 def _change(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
     one, two = (change_text(found.of, found.now, then) for then in (more, double))
     same = two.removeprefix("bound ").removeprefix("expected accuracy ")
-    return f"More {budget}: {one}." if one == two else f"One more {unit}: {one}; twice the {budget}: {same}."
+    if one == two:
+        return f"One more {unit}, or twice the {budget}: {one}."
+    return f"One more {unit}: {one}; twice the {budget}: {same}."
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
@@ -92,9 +94,9 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     for note in filter(None, (*plan.notes, phrases.noise_warning(plan))):
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
-    limits = "Limits on θ, the received amplitude" if plan.constant else "Limits on θ, all rounds scaled alike"
+    limits = "Limits on the received amplitude [√W]" if plan.constant else "Limits on θ [√W], rounds scaled alike"
     if plan.constant and not plan.amplitudes.equal:
-        limits = "Limits on θ, the largest amplitude"
+        limits = "Limits on the largest amplitude [√W]"
     console.print(_grid(limits, "largest θ", _limit_rows(plan)), "")
 
     total = plan.bound.total
@@ -134,7 +136,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, by expected accuracy where there is one, and what the columns mean."""
     best, timed = plans["optimal"], _timed(plans)
-    console.print(f"[bold]{escape(name)}[/bold] · {phrases.schedule_sentence(best)}\n")
+    console.print(f"[bold]{escape(name)}[/bold] · policy optimal\n{phrases.schedule_sentence(best)}\n")
     _print_policies(console, plans, failures)
     predicted = [plan.prediction is not None for plan in plans.values()]
     lines = [_meaning_of_optimal(best), bound_basis(best)]
@@ -146,10 +148,13 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     else:
         lines.append("above: how far the bound is above that of optimal.")
     lines.append("W: power in the worst case, summed over devices and rounds.")
-    if best.problem.link.bandwidth:
-        lines.append("s: air time of all rounds in seconds.")
+    if timed:
+        seconds = "s: air time of all rounds in seconds."
+        lines.append(seconds if best.problem.link.bandwidth else "symbols: channel uses of all rounds.")
+    else:
+        lines.append("θ: the largest received amplitude [√W].")
     if not best.constant:
-        lines.append(f"devices: in the smallest and the largest round{'' if timed else '; θ: in the largest'}.")
+        lines.append("devices: in the smallest and the largest round.")
     epsilon = "ε total: exact" if timed else "ε/round, ε total: exact"
     if best.constant and not all(plan.equal_mu for plan in plans.values()):
         epsilon += ", of the most exposed device"

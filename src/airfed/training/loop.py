@@ -1,4 +1,4 @@
-"""The second half of Algorithm 2: over-the-air federated averaging, round by round."""
+"""Over-the-air federated averaging, round by round: the second half of the paper's Algorithm 2."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airfed.training.noise import NoiseSource
 
 Parameters = NDArray[np.float32]
 
-# A correct noise source exceeds this with probability below 2e⁻³³ per round (Chernoff, any d). For large d it is 8
-# standard deviations of the empirical variance; half the σ is detected from d = 104 on.
+# A correct noise source exceeds this with probability below 2·exp(−33) ≈ 1e-14 per round (Chernoff, any d). For large d
+# it is 8 standard deviations of the empirical variance; noise of half the σ is detected from d = 104 on.
 _NOISE_SURPRISE: Final = 33.0
 
 
@@ -107,14 +107,14 @@ def federated_averaging(
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
     Args:
-        plan: K, θ_i, E_i and ϖ_i of each round; τ and σ.
+        plan: devices K, amplitude θ_i, local steps E_i and clipping norm ϖ_i of each round; step size τ, noise σ.
         aircomp: the channel on which the updates superpose.
         trainer: trains the devices.
-        noise: draws r^i.
+        noise: draws the receiver's noise r^i.
         recorder: charges and settles rounds; by default nothing is recorded.
-        parameters: m^i at the start.
+        parameters: the model m^i at the start.
         clip_norm: ϖ_i at the start, with adaptive clipping; by default that of the plan.
-        first_round: the first i.
+        first_round: the first round i, counted from 0.
         stop: called between chunks of devices; True raises `Stopped`.
         merge: adds the superpositions of other processes to this one.
 
@@ -122,7 +122,7 @@ def federated_averaging(
     variance, and Diverged if no update of a round is finite, or the model is not.
 
     Implements [Yan23, Algorithm 2], second half.
-    Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
+    Deviations: Algorithm 2 cites (9), (10), (11) where (11), (12), (13) are meant.
     """
     recorder = NoRecorder() if recorder is None else recorder
     for index in range(first_round, plan.rounds):
@@ -169,8 +169,8 @@ def receive(
 ) -> Round:
     """Add the receiver's noise, recover the mean update, update the model, and return the finished round.
 
-    The digest of the exact sum is part of the noise key: two different signals never get the same noise. The next ϖ
-    depends only on the received indicators, noise included.
+    The digest of the exact sum is part of the noise key: two different signals never get the same noise. The next
+    clipping norm depends only on the received clipping indicators, noise included.
     """
     learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()
@@ -200,7 +200,7 @@ def receive(
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
-    """Raise NoiseFault if the noise (d,), or any part of that of several antennas (2A, d), has not variance σ²."""
+    """Raise NoiseFault if the noise (d,), or a part of that of several antennas (2A, d), does not have variance σ²."""
     noise = np.atleast_2d(noise)
     parts, dimension = noise.shape
     surprise = _NOISE_SURPRISE + math.log(parts)  # the more parts, the more chances of a false alarm
