@@ -61,6 +61,7 @@ def values(plan):
             step = 12 * math.sqrt((k.sum() * theta) ** 2 / d + sigma**2) / 2.0**plan.method.bits
             noise[i] = math.sqrt(sigma**2 + k.sum() * step**2 / (4 * (1 - math.exp(-0.5))))
             hidden[i] = sigma / math.sqrt(1 + step / theta + (step / theta) ** 2 * (d / 4 + math.sqrt(d) / 2))
+            hidden[i] /= 1 + (step / sigma) ** 2 / 23  # noise on a lattice
         elif method == "artificial_noise":
             needed = power[i, k].copy()
             power[i, k] = np.maximum(level(fleet.peak_power[k], per_round, needed), needed)

@@ -10,11 +10,12 @@ from scipy import integrate, optimize
 import airfed
 import oracle
 from airfed import Fleet, InfeasibleError, Link, Plan
-from airfed.baselines import Digital, FedAvg, TruncatedInversion
+from airfed.baselines import Digital, FedAvg, SecureAggregation, TruncatedInversion
 from airfed.baselines.threshold_power import _denoising_factor
 from airfed.planning import limits
 from airfed.planning.method import OVER_THE_AIR
 from airfed.policies import METHODS
+from airfed.privacy import gaussian_epsilon
 from problems import gains, make
 
 
@@ -138,6 +139,27 @@ def test_rounding_at_random_stays_within_the_norm_that_is_counted():
     assert np.mean(np.array(errors)[kept]) <= most
     added = plan.sequence.signal(0).noise_std ** 2 - problem.link.noise_std**2
     assert added == pytest.approx(12 * most, rel=1e-9)
+
+
+@pytest.mark.parametrize(("devices", "steps", "delta"), [(1, 3, 1e-5), (1, 5, 1e-3), (2, 2, 1e-5), (3, 1, 1e-5)])
+def test_the_epsilon_of_secure_aggregation_holds_for_noise_on_a_lattice(devices, steps, delta):
+    """δ of the discrete Gaussian by its sum: two updates of one entry that are 2·`steps` multiples of γ apart."""
+    problem = make(np.ones(devices), noise=1.0, dimension=1)
+
+    def step(theta):
+        return 12 * math.hypot(devices * theta, 1.0) / 2**6
+
+    def longest(theta):  # the largest norm of a rounded update, in multiples of γ
+        return math.sqrt((theta / step(theta)) ** 2 + theta / step(theta) + 0.75)
+
+    theta = optimize.brentq(lambda theta: longest(theta) - steps, 1e-9, 1e3)
+    assert 2 * step(theta) <= 1 / math.sqrt(devices)  # as in a plan
+    row = np.full(devices, theta)
+    signal = SecureAggregation(bits=6).signal(problem, gain=row, peak_power=row, amplitude=row, rounds=1)
+    epsilon = gaussian_epsilon(2 * theta / signal.privacy_noise_std, delta)
+    points = np.arange(-2000, 2000)
+    here, there = (np.exp(-0.5 * np.square((points - shift) * step(theta))) for shift in (0, 2 * steps))
+    assert 0.9 * delta < np.sum(np.maximum(there - math.exp(epsilon) * here, 0)) / here.sum() <= delta
 
 
 def test_dithered_quantisation_has_the_error_that_is_counted():
