@@ -163,6 +163,15 @@ def most_sum(problem, rounds):
     return np.minimum(limit, gain**2 * factor).sum()
 
 
+@pytest.mark.parametrize("given", [{}, {"total_power": 3.0}, {"scope": "total", "epsilon": 8.0}])
+def test_the_lower_bound_is_that_of_equal_rounds(given):
+    """As docs/weighted.md says: the last rounds have the largest weight."""
+    gain = problems.gains(0, 8)
+    equal = airfed.plan(problems.make(gain, **given), policy="weighted")
+    different = airfed.plan(problems.make(np.tile(gain, (8, 1)), **given), policy="weighted")
+    assert 0.998 * equal.lower_bound < different.bound.total < equal.lower_bound
+
+
 def antenna_problem(seed, **given):
     channel = problems.channels((seed, 5), 6, 3)
     return problems.make(channel=channel, steps=8, **given)

@@ -63,7 +63,8 @@ class Plan:
         networks: the candidate networks with the expected accuracy of their plans, the chosen one first, if a scenario
             has candidates.
         lower_bound: no plan of the same kind within the same limits can have a smaller `bound.total`: for the policy
-            "weighted" no plan of any amplitudes, for the others no aligned plan; −inf if unknown.
+            "weighted" no plan of any amplitudes, for the others no aligned plan; of equal rounds, if channels are
+            constant and there are no batteries; −inf if unknown.
         notes: remarks for the reader of the plan.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The optimum over all received amplitudes, for channels that are constant over the rounds.
+"""The optimum over all received amplitudes, in equal rounds over constant channels.
 
 The aligned plans of [Yan23, P1], truncated inversion and threshold power control are special cases. For each number of
 rounds I the problem is convex (`three_zones`). The dual point of one I bounds all others: if no limit u_k is more than
 κ ≥ 1 times as large, and B' is the power of a round, then G' ≤ κ(G − λB) + λB'/κ. The I of the lowest bound is solved
-next, until no bound is below the best value. The lowest bound is that of all plans, `Plan.lower_bound`.
+next, until no bound is below the best value. The lowest bound is that of all plans of equal rounds, `Plan.lower_bound`.
 """
 
 from __future__ import annotations
