@@ -18,6 +18,7 @@ from airfed.clipping import FARTHEST, AdaptiveClipping
 from airfed.keys import ScenarioError
 from airfed.planning.amplitudes import Amplitudes
 from airfed.policies import EVERY
+from airfed.privacy.ledger import LedgerError
 from airfed.problem import InfeasibleError
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
@@ -196,6 +197,17 @@ def test_the_record_has_the_norm_and_the_received_fraction_of_every_round(make_s
     assert run.ledger.header["adaptive_clipping"]["share"] == SHARE
     assert run.ledger.epsilon_total == outcome.setup.plan.epsilon_total <= 3.0
     assert "adaptive clipping norm ϖ" in [axes.get_title(loc="left") for axes in run.plot().axes]
+
+
+@pytest.mark.parametrize("column", ["clip_norm", "unclipped"])
+def test_an_edited_norm_is_found(make_scenario, tmp_path, column):
+    execute(make_scenario(**KEYS), tmp_path / "run")
+    file = tmp_path / "run" / "metrics.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records[1][column] *= 1.001
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(LedgerError, match=r"the clip_norm of round [23] does not follow"):
+        Run.open(tmp_path / "run").checked()
 
 
 def test_a_private_record_keeps_them(make_scenario, tmp_path):

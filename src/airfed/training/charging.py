@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from airfed.clipping import AdaptiveClipping
 from airfed.planning import Plan
 from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError, ParticipationMask
@@ -146,9 +147,19 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
 
 
 def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
-    """Raise LedgerError if a round, an ε or a power in the metrics of a run differs from its ledger."""
+    """Raise LedgerError if a round, an ε or a power in the metrics of a run differs from its ledger.
+
+    With adaptive clipping, ϖ of each round must follow from the round before.
+    """
     file, planned, sent = ledger.path.with_name("metrics.jsonl"), 0.0, 0.0
+    adaptive, first, following = ledger.header.get("adaptive_clipping"), math.nan, math.nan
     for record in rounds:
+        if adaptive is not None:
+            clip_norm, unclipped = (record.get(name) or 0.0 for name in ("clip_norm", "unclipped"))
+            first = clip_norm if math.isnan(first) else first
+            if not (math.isnan(following) or math.isclose(clip_norm, following, rel_tol=_RTOL)):
+                raise LedgerError(f"{file}: the clip_norm of round {record['round'] + 1} does not follow.")
+            following = AdaptiveClipping(**adaptive).after(clip_norm, unclipped, first=first)
         number, charge = record["round"] + 1, ledger.find(record["round"])
         if charge is None:
             raise LedgerError(f"{ledger.path}: round {number} was trained, but its charge is missing.")
