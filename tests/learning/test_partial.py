@@ -199,8 +199,9 @@ def test_mistakes_in_names(scenario, train, says):
         ([], "must be different names"),
         (["head", "head"], "must be different names"),
         (["lora:1", "lora:2"], "must be different names"),
-        (["lora:0"], "a rank of at least 1, as in lora:4, got 'lora:0'"),
-        (["lora:x"], "a rank of at least 1"),
+        (["lora:0"], "a rank from 1 to 999999, as in lora:4, got 'lora:0'"),
+        (["lora:x"], "a rank from 1 to 999999"),
+        (["lora:1000000"], "a rank from 1 to 999999"),
         ([3], r"learning\.train\[0\] must be a text in quotes"),
     ],
 )

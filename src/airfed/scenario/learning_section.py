@@ -284,7 +284,7 @@ class LearningSection(Section):
         names = [name for name in self.train or () if not name.startswith("lora:")]
         ranks = [name.removeprefix("lora:") for name in self.train or () if name.startswith("lora:")]
         if wrong := [rank for rank in ranks if re.fullmatch("[1-9][0-9]{0,5}", rank) is None]:
-            raise ValueError(f"learning.train must have a rank of at least 1, as in lora:4, got 'lora:{wrong[0]}'.")
+            raise ValueError(f"learning.train must have a rank from 1 to 999999, as in lora:4, got 'lora:{wrong[0]}'.")
         return names, int(ranks[0]) if ranks else None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, Union
 
 import numpy as np
@@ -256,12 +257,19 @@ class LinkSection(Section):
         """R as a number or a matrix; raise ValueError if an entry is no number."""
         if not isinstance(self.noise_covariance, list):
             return self.noise_covariance
-        try:
-            return [[complex(entry) for entry in row] for row in self.noise_covariance]
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f'link.noise_covariance must be numbers, or texts such as "0.3+0.2j" for complex ones; {error}.'
-            ) from None
+        if len({len(row) for row in self.noise_covariance}) > 1:
+            raise ValueError("link.noise_covariance must be a matrix: its rows must have the same number of entries.")
+        return [[_complex(entry) for entry in row] for row in self.noise_covariance]
+
+
+def _complex(entry: Any) -> complex:
+    """Return an entry of R; raise ValueError if it is no number."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(entry, bool):
+            return complex(entry)
+    raise ValueError(
+        f'link.noise_covariance must be numbers, or texts such as "0.3+0.2j" for complex ones, got {entry!r}.'
+    )
 
 
 class BudgetSection(Section):
