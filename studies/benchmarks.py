@@ -56,8 +56,8 @@ STUDIES: Final = {
     "paper": Study(
         file="paper.toml",
         title="The paper's scenario",
-        about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is replaced by\n"
-        "the total ε of full participation, the same for every method.",
+        about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is\n"
+        "replaced by the total ε of full participation, the same for every method.",
         policies=(*_RANKED, "full", "truncated_inversion", "artificial_noise", "top_k", "secure_aggregation"),
     ),
 }
@@ -127,8 +127,9 @@ def section(name: str, found: Benchmark) -> str:
     return "\n".join(
         [
             f"## {study.title}\n",
-            f"{study.about}\nBudget of every method: {found.budget}.\n{len(found.seeds)} paired seeds; `airfed benchmark "
-            f"examples/{study.file} --seeds {len(found.seeds)}\n--policies {','.join(study.policies)} --out DIR`.\n",
+            f"{study.about}\nBudget of every method: {found.budget}.\n{len(found.seeds)} paired seeds; `airfed "
+            f"benchmark examples/{study.file} --seeds {len(found.seeds)}\n"
+            f"--policies {','.join(study.policies)} --out DIR`.\n",
             f"{markdown_table(cells)}\n",
             "".join(f"- {sentence}\n" for sentence in found.verdict()),
             f"![Accuracy over transmitted power: {study.title}](../images/benchmark-{name}.png)\n",
@@ -142,12 +143,12 @@ def page(found: pd.DataFrame) -> str:
     return "\n".join(
         [
             "# Benchmarks of the methods\n",
-            "This page compares airfed's plans with [baselines](../baselines.md) at the same total ε and power. `python -m\n"
-            "studies.benchmarks train` trains, `python -m studies.benchmarks page` writes the page from `benchmarks.csv`,\n"
-            "one row per training. Do not edit it.\n",
-            "Accuracy is the mean over the seeds with half its 95% interval (Student's t). Intervals of differences to\n"
-            "airfed's plan are paired by seed. † is not private. W are summed over devices and rounds, planned for the\n"
-            "worst case. `dp_fedavg` has a trusted server and no radio, so it is not compared.\n",
+            "This page compares airfed's plans with [baselines](../baselines.md) at the same total ε and power.\n"
+            "`python -m studies.benchmarks train` trains, `python -m studies.benchmarks page` writes the page from\n"
+            "`benchmarks.csv`, which has one row per training. Do not edit it.\n",
+            "Accuracy is the mean over the seeds with half its 95% interval (Student's t). Intervals of differences\n"
+            "to airfed's plan are paired by seed. † is not private. W are summed over devices and rounds, planned for\n"
+            "the worst case. `dp_fedavg` has a trusted server and no radio, so it is not compared.\n",
             *(section(name, benchmark(name, found)) for name in names),
         ]
     )
