@@ -254,10 +254,29 @@ def test_a_device_of_gain_0_counts_but_does_not_transmit():
         airfed.plan(problems.make(np.zeros(3)), policy="weighted")
 
 
-def test_the_paper_scenario(repository):
-    scenario = airfed.load(repository / "examples" / "paper.toml")
+IN_TOTAL = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": 11.23}
+TABLE = {  # changes of examples/paper.toml: bounds of `optimal` and `threshold_power`, and of `weighted` with its I
+    "as it is": ({}, 1794.8, 2423.2, 1489.852, 60),
+    "a total ε": (IN_TOTAL, 3347.1, 3229.5, 3229.458, 35),
+    "300 W": ({"budget.total_power": 300.0}, 3134.5, 4528.0, 2568.533, 42),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_table_of_the_docs(name, repository):
+    changes, aligned, threshold, best, rounds = TABLE[name]
+    scenario = airfed.load(repository / "examples" / "paper.toml").override(changes)
     plan = scenario.plan(policy="weighted")
-    assert plan.bound.total == pytest.approx(1489.852, rel=1e-6)
+    assert scenario.plan().bound.total == pytest.approx(aligned, abs=0.05)
+    assert scenario.plan(policy="threshold_power").bound.total == pytest.approx(threshold, abs=0.05)
+    assert (plan.bound.total, plan.rounds) == (pytest.approx(best, rel=1e-6), rounds)
     assert plan.num_scheduled == 100
-    less = scenario.override({"budget.total_power": 300.0}).plan(policy="weighted")
-    assert less.bound.total == pytest.approx(2568.533, rel=1e-6)
+    assert plan.gap <= 1e-9
+
+
+def test_neighbouring_numbers_of_rounds_have_larger_bounds(repository):
+    scenario = airfed.load(repository / "examples" / "paper.toml")
+    for watts, near in ((1000.0, {59: 1490.054, 60: 1489.852, 61: 1491.027}), (300.0, {42: 2568.533, 43: 2572.714})):
+        changed = scenario.override({"budget.total_power": watts})
+        for rounds, bound in near.items():
+            assert changed.plan(policy="weighted", rounds=rounds).bound.total == pytest.approx(bound, rel=1e-6)
