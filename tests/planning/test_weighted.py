@@ -9,7 +9,7 @@ from scipy.optimize import brentq, minimize
 import airfed
 import problems
 from airfed import InfeasibleError, bounds
-from airfed.planning import Plan, limits
+from airfed.planning import Plan, limits, weighted
 from airfed.planning.surrogate import Surrogate
 from airfed.planning.three_zones import Round
 from airfed.policies import METHODS
@@ -280,3 +280,19 @@ def test_neighbouring_numbers_of_rounds_have_larger_bounds(repository):
         changed = scenario.override({"budget.total_power": watts})
         for rounds, bound in near.items():
             assert changed.plan(policy="weighted", rounds=rounds).bound.total == pytest.approx(bound, rel=1e-6)
+
+
+def test_the_sample_of_a_large_fleet_only_chooses_which_number_of_rounds_is_first(monkeypatch):
+    problem = problems.random(np.random.default_rng(2), devices=25_000, total_steps=40, decades=2.0)
+    sizes, solve = [], Round.solve
+    monkeypatch.setattr(Round, "solve", lambda self: sizes.append(self.square.size) or solve(self))
+    plan = airfed.plan(problem, policy="weighted")
+    assert min(sizes) <= weighted._FEW
+    assert max(sizes) > weighted._LARGE
+    whole = [size for size in sizes if size > weighted._LARGE]
+    monkeypatch.setattr(weighted, "_LARGE", 10**9)
+    sizes.clear()
+    again = airfed.plan(problem, policy="weighted")
+    assert (again.rounds, again.bound.total) == (plan.rounds, plan.bound.total)
+    assert plan.gap <= 1e-9
+    assert len(whole) <= sum(size > 20_000 for size in sizes)
