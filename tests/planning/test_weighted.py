@@ -172,6 +172,19 @@ def test_the_lower_bound_is_that_of_equal_rounds(given):
     assert 0.998 * equal.lower_bound < different.bound.total < equal.lower_bound
 
 
+def test_two_baselines_with_a_smaller_bound():
+    """As docs/weighted.md says: rounds that differ where the last ones count more, and noise with a known σ."""
+    late = problems.make(np.ones(8), scope="total", epsilon=8.0, total_power=1e4, convexity=5.0)
+    known = problems.make(np.ones(8), noise_std_lower=0.2, dimension=500, epsilon=0.5)
+    for problem, policy, lower in ((late, "liu_simeone", 0.173), (known, "artificial_noise", 0.148)):
+        best, other = airfed.plan(problem, policy="weighted"), airfed.plan(problem, policy=policy)
+        assert not other.violations
+        assert 1 - other.bound.total / best.bound.total == pytest.approx(lower, abs=5e-4)
+    moving = problems.make(np.ones((8, 8)), scope="total", epsilon=8.0, total_power=1e4, convexity=5.0)
+    best, other = (airfed.plan(moving, policy=policy) for policy in ("weighted", "liu_simeone"))
+    assert best.bound.total <= other.bound.total * (1 + 1e-9)
+
+
 def antenna_problem(seed, **given):
     channel = problems.channels((seed, 5), 6, 3)
     return problems.make(channel=channel, steps=8, **given)
