@@ -65,6 +65,12 @@ def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
         return learning.noise_weight(1.0) * np.square(np.float64(noise_share))
 
 
+def weighted_sum(weights: Floats, errors: Floats) -> float:
+    """Return Σ_i w_i·error_i; a round of weight 0 may have any error."""
+    on = weights > 0
+    return float(np.sum(np.multiply(weights, errors, where=on, out=np.zeros(weights.shape)), where=on))
+
+
 def descent_bound(
     learning: Learning, *, shortfall: float, noise_share: float, steps: int, squared_gradient: float
 ) -> dict[str, float]:
@@ -112,7 +118,7 @@ def convex_gap(learning: Learning, *, rounds: int, shortfall: Floats | float, no
         participation, noise = (weight * float(part) for part in parts)
     else:
         weights = round_weights(learning, rounds)
-        participation, noise = (float(np.sum(weights * part, where=weights > 0)) for part in parts)
+        participation, noise = (weighted_sum(weights, part) for part in parts)
     return Bound(
         initial_gap=float(remaining_gap(learning, each)[0]),
         participation=participation,

@@ -168,3 +168,18 @@ def test_no_plan_of_artificial_noise_or_orthogonal_uploads_has_add_remove_adjace
     ):
         with pytest.raises(InfeasibleError, match=problems.REPLACE_ONLY[policy]):
             attempt()
+
+
+@pytest.mark.parametrize("policy", EVERY)
+@pytest.mark.parametrize("name", ["varying/total", "varying/battery"])
+def test_plans_are_finite_where_only_the_last_round_counts(policy, name):
+    """With ϱ = ζ all earlier rounds have the weight 0."""
+    problem = problems.CATALOGUE[name](0)
+    learning = replace(problem.learning, strong_convexity=problem.learning.smoothness)
+    for samples in (None, problems.gains(77, 3, 8, 8)):
+        try:
+            plan = planned(replace(problem, learning=learning), policy, samples=samples)
+        except InfeasibleError:
+            continue
+        json.dumps(plan.to_dict(), allow_nan=False)
+        assert np.isfinite(plan.bound.total)

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
@@ -165,8 +165,18 @@ def examples(count):
     )
 
 
+ONES = {"total_steps": 1, "clip_norm": 1.0, "learning_rate": 1.0, "smoothness": 1.0, "strong_convexity": 1.0}
+FAR_APART = Problem(  # the strong device takes the whole power, up to rounding
+    fleet=Fleet(gain=[1.0, 1e-8], peak_power=[1.0, 1.0]),
+    link=Link(noise_std=1.0),
+    learning=Learning(**ONES, dimension=1, initial_gap=1.0),
+    budget=Budget(epsilon=10.0, delta=0.1, total_power=1.0, scope="round", formula="classic"),
+)
+
+
 @examples(400)
 @given(problem=problems(), policy=EVERY_POLICY, rounds=st.sampled_from([None, None, 1, 2]))
+@example(problem=FAR_APART, policy="weighted", rounds=None)
 def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
     attack(problem, policy, rounds)
 

@@ -9,7 +9,7 @@ from scipy.optimize import brentq, minimize
 import airfed
 import problems
 from airfed import InfeasibleError, bounds
-from airfed.planning import Plan, limits
+from airfed.planning import Plan, limits, weighted
 from airfed.planning.surrogate import Surrogate
 from airfed.planning.three_zones import Round
 from airfed.policies import METHODS
@@ -172,6 +172,19 @@ def test_the_lower_bound_is_that_of_equal_rounds(given):
     assert 0.998 * equal.lower_bound < different.bound.total < equal.lower_bound
 
 
+def test_two_baselines_with_a_smaller_bound():
+    """As docs/weighted.md says: rounds that differ where the last ones count more, and noise with a known σ."""
+    late = problems.make(np.ones(8), scope="total", epsilon=8.0, total_power=1e4, convexity=5.0)
+    known = problems.make(np.ones(8), noise_std_lower=0.2, dimension=500, epsilon=0.5)
+    for problem, policy, lower in ((late, "liu_simeone", 0.173), (known, "artificial_noise", 0.148)):
+        best, other = airfed.plan(problem, policy="weighted"), airfed.plan(problem, policy=policy)
+        assert not other.violations
+        assert 1 - other.bound.total / best.bound.total == pytest.approx(lower, abs=5e-4)
+    moving = problems.make(np.ones((8, 8)), scope="total", epsilon=8.0, total_power=1e4, convexity=5.0)
+    best, other = (airfed.plan(moving, policy=policy) for policy in ("weighted", "liu_simeone"))
+    assert best.bound.total <= other.bound.total * (1 + 1e-9)
+
+
 def antenna_problem(seed, **given):
     channel = problems.channels((seed, 5), 6, 3)
     return problems.make(channel=channel, steps=8, **given)
@@ -254,10 +267,45 @@ def test_a_device_of_gain_0_counts_but_does_not_transmit():
         airfed.plan(problems.make(np.zeros(3)), policy="weighted")
 
 
-def test_the_paper_scenario(repository):
-    scenario = airfed.load(repository / "examples" / "paper.toml")
+IN_TOTAL = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": 11.23}
+TABLE = {  # changes of examples/paper.toml: bounds of `optimal` and `threshold_power`, and of `weighted` with its I
+    "as it is": ({}, 1794.8, 2423.2, 1489.852, 60),
+    "a total ε": (IN_TOTAL, 3347.1, 3229.5, 3229.458, 35),
+    "300 W": ({"budget.total_power": 300.0}, 3134.5, 4528.0, 2568.533, 42),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_table_of_the_docs(name, repository):
+    changes, aligned, threshold, best, rounds = TABLE[name]
+    scenario = airfed.load(repository / "examples" / "paper.toml").override(changes)
     plan = scenario.plan(policy="weighted")
-    assert plan.bound.total == pytest.approx(1489.852, rel=1e-6)
+    assert scenario.plan().bound.total == pytest.approx(aligned, abs=0.05)
+    assert scenario.plan(policy="threshold_power").bound.total == pytest.approx(threshold, abs=0.05)
+    assert (plan.bound.total, plan.rounds) == (pytest.approx(best, rel=1e-6), rounds)
     assert plan.num_scheduled == 100
-    less = scenario.override({"budget.total_power": 300.0}).plan(policy="weighted")
-    assert less.bound.total == pytest.approx(2568.533, rel=1e-6)
+    assert plan.gap <= 1e-9
+
+
+def test_neighbouring_numbers_of_rounds_have_larger_bounds(repository):
+    scenario = airfed.load(repository / "examples" / "paper.toml")
+    for watts, near in ((1000.0, {59: 1490.054, 60: 1489.852, 61: 1491.027}), (300.0, {42: 2568.533, 43: 2572.714})):
+        changed = scenario.override({"budget.total_power": watts})
+        for rounds, bound in near.items():
+            assert changed.plan(policy="weighted", rounds=rounds).bound.total == pytest.approx(bound, rel=1e-6)
+
+
+def test_the_sample_of_a_large_fleet_only_chooses_which_number_of_rounds_is_first(monkeypatch):
+    problem = problems.random(np.random.default_rng(2), devices=25_000, total_steps=40, decades=2.0)
+    sizes, solve = [], Round.solve
+    monkeypatch.setattr(Round, "solve", lambda self: sizes.append(self.square.size) or solve(self))
+    plan = airfed.plan(problem, policy="weighted")
+    assert min(sizes) <= weighted._FEW
+    assert max(sizes) > weighted._LARGE
+    whole = [size for size in sizes if size > weighted._LARGE]
+    monkeypatch.setattr(weighted, "_LARGE", 10**9)
+    sizes.clear()
+    again = airfed.plan(problem, policy="weighted")
+    assert (again.rounds, again.bound.total) == (plan.rounds, plan.bound.total)
+    assert plan.gap <= 1e-9
+    assert len(whole) <= sum(size > 20_000 for size in sizes)

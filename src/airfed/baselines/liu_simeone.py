@@ -18,7 +18,7 @@ from airfed.planning.time_varying.planner import Samples, factors, first_sample,
 from airfed.problem import InfeasibleError, Problem
 
 _SLACK: Final = 1e-12
-_LARGEST: Final = 1e100  # of f²; an unreachable device has an infinite one
+_LARGEST: Final = 1e100  # of f², which is infinite for an unreachable device, and of the ratio of two weights
 
 
 def liu_simeone(
@@ -74,21 +74,27 @@ def _loads(problem: Problem, gains: Floats) -> Floats:
     return np.asarray(np.minimum(np.square(np.max(factors(problem, gains), axis=1)), _LARGEST))
 
 
+def _weights(problem: Problem, rounds: int) -> Floats:
+    """Return the weights of the rounds in Theorem 1; positive, so that every round has a signal also if η = 0."""
+    weights = bounds.round_weights(problem.learning, rounds)
+    return np.maximum(weights, weights[-1] / _LARGEST)
+
+
 def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
     """Return θ_i² of all rounds, with all gains known."""
     largest = _round_limits(problem, gains[:rounds], rounds)
     if not np.all(largest > 0):
         raise InfeasibleError("No plan fits: a device has gain 0 and would need infinite power (peak_power).")
     loads = _loads(problem, gains[:rounds])
-    weights = np.sqrt(bounds.round_weights(problem.learning, rounds) / loads)
-    return np.asarray(water_filling(weights, loads, largest, _budget(problem))[0])
+    pull = np.sqrt(_weights(problem, rounds) / loads)
+    return np.asarray(water_filling(pull, loads, largest, _budget(problem))[0])
 
 
 def _causal(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> Floats:
     """Return θ_i² of all rounds, each from the gains so far and the mean of |h|² over samples of the rest."""
     aside = 1 - 4 * _SLACK  # above the margin of `Solution.within`, which must not lower an early θ afterwards
     left, found = _budget(problem) * aside, np.empty(rounds)
-    weights, samples = bounds.round_weights(problem.learning, rounds), planner.strided(samples, problem)
+    weights, samples = _weights(problem, rounds), planner.strided(samples, problem)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:

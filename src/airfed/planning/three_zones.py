@@ -175,9 +175,9 @@ class Round:
             levels = largest[1].t * np.geomspace(1.0, _LOWEST, number)[1:]
             return [largest[1], *filter(None, map(self._at, levels.tolist()))]
 
-    def sample(self) -> Round:
-        """Return the same problem with a sample of a large fleet."""
-        step = -(-self.square.size // _SAMPLE)
+    def sample(self, size: int = _SAMPLE) -> Round:
+        """Return the same problem with a sample of a large fleet, `size` devices at most."""
+        step = -(-self.square.size // size)
         weight = self.weight * self.square.size / self.square[::step].size
         return replace(self, square=self.square[::step], limit=self.limit[::step], weight=weight)
 

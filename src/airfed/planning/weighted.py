@@ -4,12 +4,14 @@ The aligned plans of [Yan23, P1], truncated inversion and threshold power contro
 rounds I the problem is convex (`three_zones`). The dual point of one I bounds all others: if no limit u_k is more than
 κ ≥ 1 times as large, and B' is the power of a round, then G' ≤ κ(G − λB) + λB'/κ. The I of the lowest bound is solved
 next, until no bound is below the best value. The lowest bound is that of all plans of equal rounds, `Plan.lower_bound`.
+In large fleets the best I of a sample of the devices is solved first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -35,6 +37,8 @@ _FAINT: Final = 1e-290  # relative to the largest; a smaller limit or amplitude 
 _LEAST_FIELD: Final = 1e-149  # [√W] of a transmission; plans have no weaker ones
 _MOST_NOISE: Final = 1e280  # largest, and 1/smallest, noise weight in the units of the search
 _ROUNDING: Final = 1e-12  # relative, subtracted from a lower bound
+_LARGE: Final = 20_000  # devices of a fleet whose first I is that of a sample
+_FEW: Final = 512  # devices in that sample
 _CURVE: Final = 16  # values of D for each I among which a surrogate chooses
 
 _Given = ParamSpec("_Given")
@@ -120,14 +124,32 @@ def weighted(problem: Problem, rounds: Integers) -> Solution:
     """Return the plan of the smallest bound over all amplitudes and the candidates `rounds` for I."""
     kept, candidates = usable_rounds(problem.fleet.num_devices, **optimal.candidates(problem, rounds))
     devices = _Devices.of(problem, candidates)
-    every = np.arange(kept.size)
-    lowest, open_ = candidates.total(every, np.zeros(kept.size)), np.ones(kept.size, dtype=np.bool_)
+    first = None
+    if devices.index.size > _LARGE:
+        with suppress(ZeroDivisionError, OverflowError, _OutsideError):
+            first = _best_candidate(devices, candidates, sample=_FEW)[1]
+    value, index, one, found, lowest = _best_candidate(devices, candidates, first=first)
+    table = Amplitudes.of_table(devices.row(one, found.below), rounds=int(rounds[kept[index]]))
+    least = float(lowest.min()) if 1 / _MOST_NOISE < one.noise_weight < _MOST_NOISE else -math.inf
+    return Solution(table, value, min(least, value) * (1 - _ROUNDING))
+
+
+def _best_candidate(
+    devices: _Devices, candidates: RoundCandidates, *, first: int | None = None, sample: int | None = None
+) -> tuple[float, int, Round, Optimum, Floats]:
+    """Return the bound of the best I, its index, round and optimum; and the lower bounds of all I.
+
+    `first` is solved first; `sample` is the number of devices that represent all.
+    """
+    every = np.arange(candidates.cap.size)
+    lowest, open_ = candidates.total(every, np.zeros(every.size)), np.ones(every.size, dtype=np.bool_)
     best: tuple[float, int, Round, Optimum] | None = None
     while open_.any():
-        index = int(np.argmin(np.where(open_, lowest, np.inf)))
+        index = int(np.argmin(np.where(open_, lowest, np.inf))) if first is None or best else first
         if best is not None and lowest[index] >= best[0]:
             break
         one = devices.round(float(candidates.cap[index]), float(candidates.budget[index]))
+        one = one if sample is None else one.sample(sample)
         found = one.solve()
         value = float(candidates.total(index, found.objective))
         if best is None or (value, index) < best[:2]:
@@ -135,10 +157,7 @@ def weighted(problem: Problem, rounds: Integers) -> Solution:
         np.maximum(lowest, candidates.total(every, _bounds(candidates, index, one, found)), out=lowest)
         open_[index] = False
     assert best is not None  # usable_rounds gives at least one
-    value, index, one, found = best
-    table = Amplitudes.of_table(devices.row(one, found.below), rounds=int(rounds[kept[index]]))
-    least = float(lowest.min()) if 1 / _MOST_NOISE < one.noise_weight < _MOST_NOISE else -math.inf
-    return Solution(table, value, min(least, value) * (1 - _ROUNDING))
+    return (*best, lowest)
 
 
 @_or_infeasible

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from airfed import bounds
 from airfed.planning.exact import best_schedule
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
@@ -111,7 +112,7 @@ def best_rounds(instance: Instance, *, rolling: bool) -> tuple[int, float]:
         indices, weights = thinned(instance.learning, rounds)
         mask, squares = _shares(instance, indices, rounds, rolling=rolling)
         error = instance.errors(np.count_nonzero(mask, axis=1), squares)
-        return float(offsets[rounds - 1] + np.sum(weights * error, where=weights > 0))
+        return float(offsets[rounds - 1]) + bounds.weighted_sum(weights, error)
 
     return coarse_to_fine(value, most)
 

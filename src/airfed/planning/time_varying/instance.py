@@ -146,7 +146,7 @@ class Solution(NamedTuple):
         theta = theta * np.where(scale < 1, np.sqrt(scale) * (1 - 2 * ulp), 1.0)
         error = instance.errors(np.count_nonzero(mask, axis=1), np.square(theta))
         weights = instance.weights(rounds)
-        objective = float(instance.offsets()[rounds - 1]) + float(np.sum(weights * error, where=weights > 0))
+        objective = float(instance.offsets()[rounds - 1]) + bounds.weighted_sum(weights, error)
         share = mask[:1] if mask.strides[0] == 0 else mask  # one broadcast row
         return cls(Amplitudes(level=theta, share=share), objective, lower_bound)
 

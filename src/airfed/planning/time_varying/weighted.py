@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from airfed import bounds
 from airfed.planning import beamforming
 from airfed.planning.limits import Floats
 from airfed.planning.time_varying import planner
@@ -217,6 +218,6 @@ def _best_rounds(instance: Instance, factor: Floats) -> int:
         share, _ = own.scaled()
         solver = WeightedSolver(share, factor[indices])
         table, _ = _rounds_within(solver, share.total_power / rounds, np.zeros(indices.size))
-        return float(offsets[rounds - 1] + np.sum(weights * errors(share, table), where=weights > 0))
+        return float(offsets[rounds - 1]) + bounds.weighted_sum(weights, errors(share, table))
 
     return coarse_to_fine(value, most)[0]

@@ -154,8 +154,8 @@ def within(instance: Instance, factor: Floats, table: Floats, *, lower_bound: fl
         ratio = instance.total_power * (1 - _SLACK) / power.sum()
     table = table * min(1.0, math.sqrt(ratio))
     weights = instance.weights(rounds)
-    error = np.sum(weights * errors(instance, table), where=weights > 0)
-    objective = float(instance.offsets()[rounds - 1]) + float(error)
+    error = bounds.weighted_sum(weights, errors(instance, table))
+    objective = float(instance.offsets()[rounds - 1]) + error
     return Solution(Amplitudes.of_table(table), objective, lower_bound)
 
 
@@ -260,7 +260,7 @@ class _Ascent:
         """
         tables = np.array([table for table, _ in self.found])
         weights = self.instance.weights(rounds)
-        values = np.array([float(np.sum(weights * errors(self.instance, each), where=weights > 0)) for each in tables])
+        values = np.array([bounds.weighted_sum(weights, errors(self.instance, each)) for each in tables])
         used = np.array([shares for _, shares in self.found]).T
         # the last variable is the share by which budgets are exceeded, before `within` reduces the amplitudes
         found = linprog(
