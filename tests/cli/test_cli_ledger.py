@@ -60,7 +60,7 @@ def test_a_tampered_ledger_is_one_sentence_and_exit_code_4(run, capsys):
     assert json.loads(capsys.readouterr().out)["verified"] is False
 
 
-def test_what_is_no_run_is_the_users_mistake(tmp_path, capsys):
+def test_a_directory_without_a_run_is_a_user_mistake(tmp_path, capsys):
     assert main(["ledger", str(tmp_path)]) == 2
     assert main(["audit", str(tmp_path / "missing.toml")]) == 2
     assert main(["audit", str(tmp_path)]) == 2

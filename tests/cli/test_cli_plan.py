@@ -90,7 +90,7 @@ def test_plan(airfed, write):
 @pytest.mark.parametrize(
     ("epsilon", "says"), [("0.5", "proved (ε < 1)"), ("2.0", "unproven (ε ≥ 1)"), ("50.0", "UNSAFE")]
 )
-def test_plan_says_what_lemma_1_is_worth(airfed, write, epsilon, says):
+def test_plan_warns_where_lemma_1_is_invalid(airfed, write, epsilon, says):
     scenario = write(
         ("epsilon = 5.0", f"epsilon = {epsilon}"),
         ('formula = "exact"', 'formula = "classic"'),
@@ -187,7 +187,7 @@ def test_compare_gives_all_policies_the_same_total_too(airfed, write):
     assert json.loads(airfed("compare", total, "--json")[1])["equal_total"] is None
 
 
-def test_compare_goes_on_where_a_policy_has_no_plan(airfed, tmp_path, write):
+def test_compare_continues_if_a_policy_has_no_plan(airfed, tmp_path, write):
     scenario = write(
         ('model = "rayleigh" ', 'model = "fixed" '),
         ("scale = 1.0 ", "gains = [0.0, 0.5, 1.0] "),
@@ -374,7 +374,7 @@ def test_no_feasible_plan(airfed, write, command):
     assert "total power" in one_sentence(err)
 
 
-def test_the_traceback_is_there_for_those_who_ask(write, monkeypatch):
+def test_a_traceback_is_printed_on_request(write, monkeypatch):
     monkeypatch.setenv("AIRFED_DEBUG", "1")
     with pytest.raises(ValueError, match="no such file"):
         main(["plan", "none.toml"])
