@@ -77,8 +77,11 @@ def test_plan(airfed, write):
     code, out, err = airfed("plan", write())
     assert (code, err) == (0, "")
     assert "my-scenario · policy weighted" in out
-    for part in ("devices, ", " rounds of ", "is the limit.", "Limits on the", "binds", "ν = θ/ϖ"):
+    for part in ("devices, ", " rounds of ", "Limits on the", "ν = θ/ϖ"):
         assert part in out
+    assert "privacy and total power are the limits." in " ".join(out.split())
+    bind = [line.split("  ")[0] for line in out.splitlines() if line.rstrip().endswith(" binds")]
+    assert bind == ["privacy", "total power"]
     for term in ("initial gap", "weights other than 1/N", "local drift", "receiver noise", "total"):
         assert term in out
     for line in ("Lemma 1, per round", "exact, per round", "exact, in total", "μ in total = "):
