@@ -83,6 +83,7 @@ def test_an_audit_fails_with_4(make_scenario, tmp_path, capsys):
     assert main(["audit", str(tmp_path / "s.toml"), "--trials", "3000"]) == 4
     shown = capsys.readouterr().out
     assert "FAIL sensitivity" in shown
+    assert "A check fails if its value is above the threshold; a p fails below it." in shown
     assert "assumes Gaussian scores" in shown
     assert "not attacked: the trained model, the engines, Flower's path" in shown
     assert "fail:" in shown
