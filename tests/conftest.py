@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOM = 4 * 2**30  # bytes
 
 
 def pytest_configure() -> None:
-    """Let nothing wait that need not.
+    """Avoid needless waits.
 
     Each process of the tests, and what it starts, has one thread for linear algebra: with several at a time on few
     processors the threads of small matrices mostly wait for each other, up to thirty times as long as one alone takes.
@@ -48,7 +48,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that mostly wait (deployments, kills, installations), so that no worker ends long after."""
+    """Begin with the files that mostly wait (deployments, kills, installations), so that all workers end together."""
     quick = {item.path for item in items if item.get_closest_marker("slow") is None}
     items.sort(key=lambda item: item.path in quick)
 
@@ -158,7 +158,7 @@ class Processes:
         return found
 
     def text(self, log: str) -> str:
-        """What a process has written, without the line breaks."""
+        """Return the output of a process without line breaks."""
         return " ".join((self.folder / log).read_text(encoding="utf-8", errors="replace").split())
 
     def end(self) -> None:
@@ -189,7 +189,7 @@ def command_environment():
 
 @pytest.fixture
 def processes(tmp_path, command_environment):
-    """A folder with processes; none of them outlives the test."""
+    """A folder with processes, which end with the test at the latest."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("needs Linux")
     found = Processes(tmp_path, command_environment)

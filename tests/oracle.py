@@ -1,4 +1,4 @@
-"""A plan's values, computed anew from its dense table of amplitudes: slow, small, and without airfed's planning."""
+"""An oracle: a plan's values from its dense table of amplitudes, without airfed's planning code."""
 
 import math
 from types import SimpleNamespace

@@ -256,7 +256,7 @@ def test_equal_gains_and_no_noise_are_plain_averaging_to_rounding():
 # -- power
 
 
-def test_transmitted_energy_never_exceeds_what_was_planned():
+def test_transmitted_energy_never_exceeds_the_planned_energy():
     rng = np.random.default_rng(7)
     gain, phase, true = fleet_of(rng, 30)
     plan = make_plan(gain, alignment=0.09)
@@ -390,7 +390,7 @@ def test_the_sum_has_the_same_bits_for_every_order_chunk_and_split(nmse):
 
 
 def merged(partial):
-    """One superposition out of several, each with other devices: their integers add."""
+    """Return the sum of superpositions with different devices: their integers add."""
     whole, *rest = partial
     for other in rest:
         whole.integers = whole.integers + other.integers

@@ -28,7 +28,7 @@ def problem_of(channel, *, dimension=8, peak_power=1.0, **changes):
 
 
 def made(rng, *, devices=9, number=4, dimension=8, alignment=0.2, beamformer=None, scheduled=None):
-    """A plan of given devices and beamformer; nothing is searched for."""
+    """A plan of given devices and beamformer, without a search."""
     problem = problem_of(vectors(rng, devices, number), dimension=dimension, peak_power=50.0)
     problem = problem.with_beamformer(vectors(rng, number) if beamformer is None else beamformer)
     who = np.arange(devices) if scheduled is None else np.asarray(scheduled)
@@ -188,7 +188,7 @@ def test_each_round_has_its_own_channels_and_beamformer():
         )
 
 
-def test_full_power_and_weaker_arrivals_stay_below_what_is_claimed():
+def test_full_power_and_weaker_arrivals_stay_below_the_claim():
     """Where devices saturate, μ of the largest level and the largest exposure is never below what is seen of them."""
     rng = np.random.default_rng(8)
     for _ in range(4):
@@ -209,7 +209,7 @@ def test_artificial_noise_is_refused_where_every_antenna_is_seen():
 
 
 def test_one_antenna_keeps_its_bits():
-    """Golden: of the sums before there were several antennas, and of reception and noise."""
+    """Golden values of the sums (recorded before antennas were supported), of reception and of noise."""
     rng = np.random.default_rng(10)
     gain = rng.uniform(0.2, 1.0, 7)
     problem = problem_of(gain[:, None].astype(complex), dimension=11)

@@ -1,4 +1,4 @@
-"""NPY and NPZ: what is honest is read, what is not is one DataError, before memory is taken."""
+"""NPY and NPZ: valid files are read; invalid ones raise one DataError before memory is allocated."""
 
 import io
 import pickle
@@ -25,7 +25,7 @@ def npy(array):
 
 
 def crafted(shape="(1,)", *, descr="'<f8'", order="False", data=bytes(8), version=1, padding="\n"):
-    """An NPY with a header of one's own."""
+    """An NPY file with the given header."""
     text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}{padding}".encode("latin-1")
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text)) + text + data
 

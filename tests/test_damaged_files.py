@@ -63,7 +63,7 @@ def toml(path):
 
 
 def damaged(raw, delicate, rng):
-    """The file after one to three accidents: bits flipped, bytes replaced, inserted or lost, the end cut off."""
+    """The file with one to three defects: bits flipped, bytes replaced, inserted or lost, the end cut off."""
     raw = bytearray(raw)
     for _ in range(rng.integers(1, 4)):
         at = int(rng.integers(max(1, len(raw) if rng.random() < 0.4 else min(delicate, len(raw)))))

@@ -1,4 +1,4 @@
-"""The table of equations in the documents is the code's: no tag, function or test file is on one side only."""
+"""The table of equations in the docs agrees with the code: tags, functions and test files."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ TAG = re.compile(r"\[Yan23, (?:[^\[\]()]|\([^()]*\))+\]")
 
 
 def tags_in(text):
-    """Every tag of a text; a range such as (3)-(5) stands for each equation in it."""
+    """Return every tag of a text; a range such as (3)-(5) means each equation in it."""
     found = set()
     for tag in TAG.findall(text):
         if span := re.fullmatch(r"\[Yan23, \((\d+)\)-\((\d+)\)\]", tag):
@@ -59,7 +59,7 @@ def test_every_function_in_the_table_exists(table):
 
 
 def find(name):
-    """The object that a dotted name below airfed stands for."""
+    """Return the object of a dotted name below airfed."""
     parts = ["airfed", *name.split(".")]
     for cut in range(len(parts), 0, -1):
         try:

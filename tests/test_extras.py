@@ -1,4 +1,4 @@
-"""Extras: what is imported is declared, and what is missing is said in one sentence."""
+"""Extras: every import is declared, and a missing extra is one sentence."""
 
 import ast
 import re

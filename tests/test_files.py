@@ -1,4 +1,4 @@
-"""Files that are none, that never end, that change, and the one sentence for each."""
+"""Files that are no regular files, that never end, or that change: one sentence for each."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""airfed as a user installs it: the built wheel, with what it declares for no extra or for one, and nothing else."""
+"""airfed as a user installs it: the built wheel with the dependencies of no extra or one, and nothing else."""
 
 import importlib.metadata
 import json

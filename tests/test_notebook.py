@@ -1,4 +1,4 @@
-"""The API of a notebook: load, plan, run, look, compare."""
+"""The API of a notebook: load, plan, run, plot, compare."""
 
 import subprocess
 import sys

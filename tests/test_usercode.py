@@ -1,4 +1,4 @@
-"""The user's own model: found, imported afresh, named by its sources."""
+"""User models: found, imported afresh, identified by their sources."""
 
 import os
 import subprocess
@@ -141,7 +141,7 @@ def test_every_exception_of_user_code_is_one_sentence(folder, code, says):
 
 @pytest.fixture
 def chain(folder):
-    """A model that reaches eight modules by other ways than its own imports."""
+    """A model that loads eight modules without import statements."""
     sources = {
         "by_module.py": "WIDTH = 10\n",
         "by_function.py": "def width():\n    import by_module\n    return by_module.WIDTH\n",

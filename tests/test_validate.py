@@ -1,4 +1,4 @@
-"""Checks of arguments: what passes, and that the message names the argument."""
+"""Checks of arguments: valid values pass, and the message names the argument."""
 
 from fractions import Fraction
 

@@ -110,7 +110,7 @@ def test_the_command_and_a_run_use_the_given_adversary(make_scenario, tmp_path, 
 
 
 def test_a_plan_with_another_beamformer_is_not_the_plan_of_the_scenario(make_scenario, tmp_path):
-    """All its values follow from it: only planning again detects it."""
+    """The plan is consistent: only planning again detects the change."""
     execute(several(make_scenario), tmp_path / "run")
     run = Run.open(tmp_path / "run").checked()
     beamformer = run.plan.beamformer + 0.01
@@ -283,7 +283,7 @@ def test_the_audit_catches(mutant, make_scenario, monkeypatch):
 
 
 def all_arrive_in_phase(make_scenario):
-    """Without noise the beamformer's real part is the mean, and its imaginary part is nothing."""
+    """Without noise the real part after the beamformer is the mean, and the imaginary part is zero."""
     made = prepare(several(make_scenario))
     superposition = made.aircomp.at(0).open_round(8)
     updates = np.full((made.plan.num_scheduled, 8), 0.01)
@@ -320,7 +320,7 @@ def beamformer_not_of_unit_norm(patch):
     "mutant", [phase_not_corrected, phase_of_the_first_antenna, beamformer_not_conjugated, beamformer_not_of_unit_norm]
 )
 def test_a_check_catches(mutant, make_scenario, monkeypatch):
-    """What costs no privacy, but makes another mean."""
+    """Changes that cost no privacy but change the mean."""
     all_arrive_in_phase(make_scenario)
     mutant(monkeypatch)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""The audit: tight where the claim is, no false alarms, quick."""
+"""The audit is tight where the claim is tight, raises no false alarms, and is quick."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The attack on trained models: tight on sound code, and it refutes what engines, clipping or noise break."""
+"""The attack on trained models: tight on sound code; it detects broken engines, clipping and noise."""
 
 import json
 import math

@@ -407,7 +407,7 @@ MOVING = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # �
 
 
 def planned_otherwise(patch, place):
-    """The air of round i takes the θ of round place(i, I), where the recorder follow the plan."""
+    """The air of round i uses the θ of round place(i, I), while the recorder follows the plan."""
     real = AirCompRound.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
@@ -497,7 +497,7 @@ def secure_aggregation_hides_twice(patch):
 
 
 def digital_uploads_hidden_by_the_noise_of_all(patch):
-    """μ of the sum, where each upload is seen alone."""
+    """Claim μ of the sum although each upload is observed alone."""
 
     def change(signal, problem):
         return replace(signal, privacy_noise_std=signal.noise_std)
@@ -522,7 +522,7 @@ def plan_counts_noise_twice(patch):
 
 
 def receiver_noise_for_artificial_noise(patch):
-    """σ is drawn where s is claimed."""
+    """Draw noise of standard deviation σ where s is claimed."""
 
     def change(signal, problem):
         return replace(signal, noise_std=problem.link.noise_std)
@@ -580,7 +580,7 @@ UNEQUAL = HIGH_SNR | {"policy__name": "threshold_power", "fleet__peak_power": 0.
 
 
 def weak_device_at_full_amplitude(patch):
-    """Within the μ of the round, but beyond its own."""
+    """A device stays within the μ of the round and exceeds its own."""
     real = AirCompRound.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
@@ -1014,7 +1014,7 @@ def each_device_pays_for_its_own_rounds(make_scenario, path, patch):
 
 
 def charged_to(patch, change):
-    """Charge change(devices, round) in the place of those who transmit."""
+    """Charge change(devices, round) instead of the devices that transmit."""
     real = Ledger.charge
 
     def charge(self, index, *, devices, mask, **figures):

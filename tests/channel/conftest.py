@@ -1,11 +1,11 @@
-"""What the tests of channels share."""
+"""Fixtures of the tests of channels."""
 
 import numpy as np
 import pytest
 
 
 class Diverging:
-    """A generator that draws other numbers after a while."""
+    """A random generator that deviates after a number of draws."""
 
     def __init__(self, generator, calls):
         self.generator, self.left = generator, calls

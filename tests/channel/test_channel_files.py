@@ -1,4 +1,4 @@
-"""Files of gains: what is read, and what is refused by its line."""
+"""Files of gains: accepted files, and errors that name the line."""
 
 import pickle
 import time
@@ -182,7 +182,7 @@ def test_bad_npy(tmp_path, array, named):
 
 
 class Trap:
-    """Unpickling this would raise the alarm."""
+    """Unpickling this object fails the test."""
 
     def __reduce__(self):
         return (pytest.fail, ("a pickle was loaded",))

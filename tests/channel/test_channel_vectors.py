@@ -1,4 +1,4 @@
-"""Channels of several antennas: their moments and covariances, how they go on, and what files hold of them."""
+"""Channels of several antennas: moments, covariances, evolution over rounds, and their files."""
 
 import itertools
 

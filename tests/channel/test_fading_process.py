@@ -1,4 +1,4 @@
-"""Channels that change: how blocks follow each other, and what is known of them ahead (with stated sample sizes)."""
+"""Fading processes: block fading over rounds, and its conditional samplers (with stated sample sizes)."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def gains_of(model, rounds=12, num_devices=5, seed=3):
 
 
 def near(values, mean, spread):
-    """Whether the mean of independent values is that of their distribution."""
+    """Return whether the mean of independent values agrees with that of their distribution."""
     assert abs(np.mean(values) - mean) < SIGMAS * spread / np.sqrt(np.size(values))
 
 

@@ -60,7 +60,7 @@ def test_a_tampered_ledger_is_one_sentence_and_exit_code_4(run, capsys):
     assert json.loads(capsys.readouterr().out)["verified"] is False
 
 
-def test_what_is_no_run_is_the_users_mistake(tmp_path, capsys):
+def test_a_directory_without_a_run_is_a_user_mistake(tmp_path, capsys):
     assert main(["ledger", str(tmp_path)]) == 2
     assert main(["audit", str(tmp_path / "missing.toml")]) == 2
     assert main(["audit", str(tmp_path)]) == 2
@@ -83,6 +83,7 @@ def test_an_audit_fails_with_4(make_scenario, tmp_path, capsys):
     assert main(["audit", str(tmp_path / "s.toml"), "--trials", "3000"]) == 4
     shown = capsys.readouterr().out
     assert "FAIL sensitivity" in shown
+    assert "A check fails if its value is above the threshold; a p fails below it." in shown
     assert "assumes Gaussian scores" in shown
     assert "not attacked: the trained model, the engines, Flower's path" in shown
     assert "fail:" in shown

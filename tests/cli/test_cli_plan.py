@@ -77,8 +77,11 @@ def test_plan(airfed, write):
     code, out, err = airfed("plan", write())
     assert (code, err) == (0, "")
     assert "my-scenario · policy weighted" in out
-    for part in ("devices, ", " rounds of ", "is the limit.", "Limits on the", "binds", "ν = θ/ϖ"):
+    for part in ("devices, ", " rounds of ", "Limits on the", "ν = θ/ϖ"):
         assert part in out
+    assert "privacy and total power are the limits." in " ".join(out.split())
+    bind = [line.split("  ")[0] for line in out.splitlines() if line.rstrip().endswith(" binds")]
+    assert bind == ["privacy", "total power"]
     for term in ("initial gap", "weights other than 1/N", "local drift", "receiver noise", "total"):
         assert term in out
     for line in ("Lemma 1, per round", "exact, per round", "exact, in total", "μ in total = "):
@@ -90,7 +93,7 @@ def test_plan(airfed, write):
 @pytest.mark.parametrize(
     ("epsilon", "says"), [("0.5", "proved (ε < 1)"), ("2.0", "unproven (ε ≥ 1)"), ("50.0", "UNSAFE")]
 )
-def test_plan_says_what_lemma_1_is_worth(airfed, write, epsilon, says):
+def test_plan_warns_where_lemma_1_is_invalid(airfed, write, epsilon, says):
     scenario = write(
         ("epsilon = 5.0", f"epsilon = {epsilon}"),
         ('formula = "exact"', 'formula = "classic"'),
@@ -187,7 +190,7 @@ def test_compare_gives_all_policies_the_same_total_too(airfed, write):
     assert json.loads(airfed("compare", total, "--json")[1])["equal_total"] is None
 
 
-def test_compare_goes_on_where_a_policy_has_no_plan(airfed, tmp_path, write):
+def test_compare_continues_if_a_policy_has_no_plan(airfed, tmp_path, write):
     scenario = write(
         ('model = "rayleigh" ', 'model = "fixed" '),
         ("scale = 1.0 ", "gains = [0.0, 0.5, 1.0] "),
@@ -374,7 +377,7 @@ def test_no_feasible_plan(airfed, write, command):
     assert "total power" in one_sentence(err)
 
 
-def test_the_traceback_is_there_for_those_who_ask(write, monkeypatch):
+def test_a_traceback_is_printed_on_request(write, monkeypatch):
     monkeypatch.setenv("AIRFED_DEBUG", "1")
     with pytest.raises(ValueError, match="no such file"):
         main(["plan", "none.toml"])

@@ -1,4 +1,4 @@
-"""airfed run: what it prints, what may be overridden, and one sentence for every mistake."""
+"""airfed run: its output, its overrides, and one sentence for every mistake."""
 
 import json
 import os
@@ -199,7 +199,7 @@ def test_no_feasible_plan_is_exit_code_3(place, capsys):
     sentence(err)
 
 
-def test_divergence_is_told_and_is_exit_code_2(place, capsys):
+def test_divergence_is_reported_with_exit_code_2(place, capsys):
     (place / "wild.toml").write_text(SCENARIO.replace("learning_rate = 0.1", "learning_rate = 1e30"))
     code, out, _ = airfed(capsys, "run", "wild.toml", "--out", "run")
     assert code == 2

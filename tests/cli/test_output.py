@@ -1,4 +1,4 @@
-"""What reaches the terminal: clean text, strict JSON, one sentence for what is not installed, and Ctrl-C."""
+"""Output in the terminal: clean text, strict JSON, one sentence for a missing extra, and Ctrl-C."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def harmless(text):
     return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]", text)
 
 
-def test_what_steers_a_terminal_is_written_out():
+def test_terminal_control_characters_are_escaped():
     assert output.clean(EVIL) == r"a\x1b[31mred\x07\r\nline\u202e\u2028\x9b\x7f"
     assert output.clean("Größe ε 無線 🛰 \ud800") == r"Größe ε 無線 🛰 \ud800"
     assert output.clean("a\nb", keep="\n") == "a\nb"
@@ -119,7 +119,7 @@ def test_a_missing_extra_is_one_sentence(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["airfed.nothing", "torch.nothing", "polars", None])
-def test_what_is_no_missing_extra_is_not_taken_for_one(name, monkeypatch):
+def test_other_import_errors_are_not_reported_as_a_missing_extra(name, monkeypatch):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -159,7 +159,7 @@ class Finder:
         if name == {name!r}:
             print("importing", flush=True)
             try:
-                for _ in range(6000):  # a signal just before a sleep begins is heard when it ends
+                for _ in range(6000):  # a signal just before a sleep begins is delivered when it ends
                     time.sleep(0.01)
             except KeyboardInterrupt:
                 raise ImportError("half imported") from None

@@ -1,4 +1,4 @@
-"""What a run would refuse of a model or its data without training, a plan refuses with the same sentence."""
+"""A plan refuses an invalid model or its data with the same sentence as a run."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def good():
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys):
-    """What both `plan` and `run` say of a model on a data set."""
+    """Return the message of both `plan` and `run` for a model on a data set."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_net_to_refuse.py").write_text(NET)
 

@@ -1,4 +1,4 @@
-"""What is imported before a command does its work, and what `airfed --help` lists without importing it."""
+"""Imports before a command starts its work, and the commands that `airfed --help` lists without importing them."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def python(program, *options):
 
 
 def imported(*arguments):
-    """The output of a command, and the names of what it has imported."""
+    """Return the output of a command and the names of the modules that it imported."""
     said, names = python(
         "import sys\nfrom airfed.__main__ import main\n"
         f"sys.argv[1:] = {list(arguments)!r}\nmain()\nprint('imported:', *sys.modules)"

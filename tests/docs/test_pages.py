@@ -186,7 +186,7 @@ def test_every_word_of_the_field_is_in_a_heading_or_a_search_tag_of_its_page_and
         assert word.lower() in glossary, word
 
 
-def test_the_page_on_privacy_says_on_whose_honesty_every_method_rests():
+def test_the_page_on_privacy_lists_who_must_be_honest_for_every_method():
     page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     section = page.partition("## Who must be honest\n")[2].partition("\n## ")[0]
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| ")]

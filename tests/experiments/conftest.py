@@ -1,4 +1,4 @@
-"""What experiments are made of: a scenario in which training takes a moment."""
+"""Fixtures of the tests of experiments: a scenario in which training takes a moment."""
 
 from pathlib import Path
 

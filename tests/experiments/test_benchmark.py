@@ -262,7 +262,7 @@ def test_the_gap_to_fedavg_is_paired_by_seed():
         (over(0.99, 0.99, 0.99, private=False), r"Best mean within the budgets: optimal, accuracy 70\.0%"),
     ],
 )
-def test_a_verdict_separates_only_what_the_interval_separates(baseline, sentence):
+def test_a_verdict_separates_methods_only_if_the_interval_does(baseline, sentence):
     found = fake_benchmark({"optimal": over(0.8, 0.6, 0.7), "full": baseline})
     verdict = " ".join(found.verdict())
     assert re.search(sentence, verdict)

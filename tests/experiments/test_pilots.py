@@ -78,7 +78,7 @@ def loaded(file):
 
 
 def pretend(found, status="finished", better=0.0, loss=None):
-    """Runs nothing: every point ends with the accuracy `found(values)`, and `better` more with a tail average."""
+    """Train nothing: every point gets the accuracy `found(values)`, plus `better` with a tail average."""
 
     def lost(accuracy, point):
         return 2 - accuracy if loss is None else loss(point.values)
@@ -275,7 +275,7 @@ def test_a_loss_that_is_not_finite_counts_as_chance_level(loaded):
 
 @pytest.mark.parametrize(("good", "poor", "later"), [(0.5, 0.0, 0.1), (0.9, 0.89, 1.3), (0.5, 0.5, 0.5)])
 def test_a_correction_beyond_the_range_still_gives_a_surrogate(loaded, good, poor, later):
-    """The effect of the seed, seen at the better half, may push accuracy or loss of the others out of their range."""
+    """The seed's effect, estimated on the better half, may move accuracy or loss of the others out of range."""
 
     def accuracy(values):
         return later if values["seed"] == 6 else good if values["rounds"] == 2 else poor
@@ -433,7 +433,7 @@ def test_every_surrogate_has_the_digest_of_its_data(loaded):
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_the_surrogates_that_come_with_airfed_are_what_their_names_say(name, repository):
+def test_the_surrogates_included_in_airfed_match_their_names(name, repository):
     surrogate = shipped()[name]
     about = surrogate.about
     dataset, model = about["dataset"], about["model"]

@@ -1,4 +1,4 @@
-"""Experiments: what a TOML expands to, and what a bad one says."""
+"""Experiments: the points of a TOML file, and the error of an invalid one."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_quick_replaces_axes_and_keeps_the_rest(folder):
     assert len(load(folder, text).variants) == 2
 
 
-def test_the_key_names_what_shapes_a_record_and_nothing_else(folder):
+def test_the_key_covers_everything_that_shapes_a_record_and_nothing_else(folder):
     base = load(folder, "").base
     key = points.content_key(base)
     same = [{"name": "other"}, {"run.threads": 2}, {"run.chunk": 5}, {"run.checkpoint_every": 3}]

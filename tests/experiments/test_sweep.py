@@ -1,4 +1,4 @@
-"""Sweeps: skip, resume, fail one by one, stop, and say what is wrong."""
+"""Sweeps: points are skipped, resumed and stopped, fail one by one, and errors are reported."""
 
 import contextlib
 import csv
@@ -40,7 +40,7 @@ def expanded(folder):
     return points.expand(points.load(folder / "experiment.toml"))
 
 
-def test_what_ended_is_not_run_again(folder, expanded, monkeypatch):
+def test_finished_points_are_not_run_again(folder, expanded, monkeypatch):
     out = folder / "out"
     first = sweep.run(expanded, out)
     assert [record.status for record in first] == ["finished", "finished"]
@@ -53,7 +53,7 @@ def test_what_ended_is_not_run_again(folder, expanded, monkeypatch):
     assert [record.row() for record in again] == [record.row() for record in first]
 
 
-def test_the_epsilon_of_a_point_is_what_its_ledger_has_charged(folder, expanded, monkeypatch):
+def test_the_epsilon_of_a_point_is_that_of_its_ledger(folder, expanded, monkeypatch):
     out = folder / "out"
     first, _ = sweep.run(expanded, out)
     ledger = Ledger.load(results.run_path(out, expanded[0].key) / "ledger.jsonl")
@@ -97,14 +97,14 @@ def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, exp
     assert done[0].rounds == whole[0].rounds
 
 
-def test_a_stop_leaves_everything_resumable(folder, expanded):
+def test_a_stopped_sweep_can_be_resumed(folder, expanded):
     stopped = sweep.run(expanded, folder / "out", stop=lambda: True)
     assert {record.status for record in stopped} <= {"stopped", "finished"}
     assert [record.status for record in sweep.run(expanded, folder / "out")] == ["finished", "finished"]
     assert not list((folder / "out").glob(".stop*"))
 
 
-def test_one_failing_point_is_recorded_and_the_others_go_on(folder):
+def test_a_failing_point_is_recorded_and_the_others_run(folder):
     threshold = '"policy.name" = ["threshold"]\n"policy.threshold" = [0.0, 1e9]\n'
     (folder / "experiment.toml").write_text(EXPERIMENT + threshold)
     expanded = points.expand(points.load(folder / "experiment.toml"))
@@ -123,7 +123,7 @@ def test_one_failing_point_is_recorded_and_the_others_go_on(folder):
     assert len(files) == 4
 
 
-def test_two_workers_find_what_one_finds(folder, expanded):
+def test_two_workers_give_the_results_of_one(folder, expanded):
     alone = sweep.run(expanded, folder / "one", jobs=1)
     together = sweep.run(expanded, folder / "two", jobs=2)
     assert [record.rounds for record in together] == [record.rounds for record in alone]
@@ -271,7 +271,7 @@ def start(folder, gate, *extra, **options):
 
 
 def rounds(folder):
-    """How many rounds each run has on the disk."""
+    """Number of rounds of each run on the disk."""
     return sorted(file.read_bytes().count(b"\n") for file in (folder / "out").glob("runs/*/metrics.jsonl"))
 
 
@@ -319,7 +319,7 @@ def test_after_the_death_of_a_sweep_its_workers_stop_and_the_same_command_resume
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["ray", "dask"])
-def test_a_cluster_finds_what_one_process_finds(folder, expanded, backend):
+def test_a_cluster_gives_the_results_of_one_process(folder, expanded, backend):
     pytest.importorskip("ray" if backend == "ray" else "distributed")
     alone = sweep.run(expanded, folder / "one")
     # In a process of its own: a cluster's start-up leaves warnings and threads behind.
@@ -381,9 +381,9 @@ def test_a_model_that_misbehaves_costs_its_own_points_only(folder, sentences, mo
     code, output, _ = finish(start(folder, None, "--json"))
     assert code == 2
     rows = json.loads(output)["points"]
-    told = [sentence for sentence in sentences.values() for _ in range(2)]
-    assert [row["status"] for row in rows] == [*("failed" for _ in told), "finished", "finished"]
-    assert all(sentence in row["message"] for sentence, row in zip(told, rows, strict=False)), rows
+    expected = [sentence for sentence in sentences.values() for _ in range(2)]
+    assert [row["status"] for row in rows] == [*("failed" for _ in expected), "finished", "finished"]
+    assert all(sentence in row["message"] for sentence, row in zip(expected, rows, strict=False)), rows
 
 
 def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
@@ -434,7 +434,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def without(folder, hidden, *arguments):
-    """The command where some packages are not installed."""
+    """The command without some packages."""
     command = [sys.executable, "-c", HIDDEN.format(hidden=hidden), *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 

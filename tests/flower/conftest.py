@@ -1,4 +1,4 @@
-"""A small scenario, a grid that hands messages to ClientApps in this very process, and a clock that only we move."""
+"""A small scenario, a grid that delivers messages to ClientApps in this process, and a fake clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Fault = Callable[[Message, Message], Message | None]
 
 
 class FakeClock:
-    """Time passes only when somebody sleeps."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -50,14 +50,14 @@ class FakeClock:
 class LocalGrid(Grid):
     """Nodes in this process.
 
-    `faults` maps (node, how many train messages it got before) to what it does instead, and `liars` maps a node to what
-    it answers instead when it is asked which device it is: a message, nothing, or an exception that is raised while the
+    `faults` maps (node, number of earlier train messages) to its faulty reply, and `malicious` maps a node to its reply
+    when it is asked for its device: a message, nothing, or an exception that is raised while the
     grid reads the reply.
     """
 
     nodes: dict[int, tuple[ClientApp, dict[str, Any]]]
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
-    liars: dict[int, Fault] = field(default_factory=dict)
+    malicious: dict[int, Fault] = field(default_factory=dict)
     sent: list[list[Message]] = field(default_factory=list)
     mail: dict[str, Any] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class LocalGrid(Grid):
             if other.metadata.dst_node_id == node
         )
         trains = "round-index" in message.content["over-the-air"]
-        fault = self.faults.get((node, earlier)) if trains else self.liars.get(node)
+        fault = self.faults.get((node, earlier)) if trains else self.malicious.get(node)
         return fault(message, reply) if fault else reply
 
     def get_node_ids(self) -> list[int]:
@@ -115,7 +115,7 @@ class LocalGrid(Grid):
 
 @pytest.fixture(autouse=True, scope="session")
 def _identity():
-    """Who sends a message: Flower sets it in the process of a ServerApp."""
+    """The sender of a message, which Flower sets in the process of a ServerApp."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
@@ -138,7 +138,7 @@ def setup(scenario):
 
 @pytest.fixture
 def own_app(setup):
-    """A project of its own: it knows nothing of airfed but the mod and the order, and has two arrays."""
+    """A separate Flower project with two arrays, which uses only airfed's mod and strategy."""
     app = ClientApp(mods=[over_the_air_mod])
 
     @app.train()
@@ -169,7 +169,7 @@ def clock():
 
 
 class SameNoise:
-    """The noise of a round whatever sets its transmission apart, so that trainings can be compared."""
+    """The noise depends on the round only, not on the transmission, so that trainings can be compared."""
 
     def __init__(self, source):
         self.source, self.privacy, self.repeatable = source, source.privacy, source.repeatable
@@ -184,7 +184,7 @@ def same_noise(setup):
 
 
 class Recorded(NoRecorder):
-    """Says of each round what the recorder of a run have said of its last attempt."""
+    """Return for each round the name that the recorder of a run has given its last transmission."""
 
     def __init__(self, ledger):
         self.ledger = ledger
@@ -195,7 +195,7 @@ class Recorded(NoRecorder):
 
 @pytest.fixture
 def replay(monkeypatch):
-    """Trains again, without Flower but with its noise, what a run has recorded; returns the named tensors.
+    """Repeat a recorded training without Flower, with its noise; return the named tensors.
 
     Flower's sums are those of float32 uploads. So that noise agrees, it is drawn here without the digest of the sum.
     """
@@ -220,7 +220,7 @@ def replay(monkeypatch):
 
 @pytest.fixture
 def start(setup, initial_arrays, clock):
-    """Trains the devices of a grid, and returns the model as one vector."""
+    """Train the devices of a grid and return the model as one vector."""
 
     def start(grid, recorder, **options):
         options = {
@@ -237,7 +237,7 @@ def start(setup, initial_arrays, clock):
 
 
 class Without:
-    """airfed's engine, less the devices that are missing in a round."""
+    """airfed's engine without the devices that are missing in a round."""
 
     def __init__(self, engine, missing):
         self.engine, self.missing = engine, missing
@@ -249,7 +249,7 @@ class Without:
 
 @pytest.fixture
 def own_training(setup):
-    """Trains without Flower, and returns the model; `missing` are pairs of a device and a round."""
+    """Train without Flower and return the model; `missing` has pairs of a device and a round."""
 
     def own_training(missing=()):
         engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters

@@ -13,7 +13,7 @@ def scenario(scenario_file):
     return load(scenario_file).override({"policy.name": "threshold_power", "policy.size": None})
 
 
-def test_it_is_airfeds_own_training_and_charges_each_device_by_its_amplitude(
+def test_it_trains_as_airfed_run_does_and_charges_each_device_by_its_amplitude(
     setup, own_training, start, own_app, make_grid, tmp_path
 ):
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")

@@ -1,4 +1,4 @@
-"""Flower for real: the example's README as it stands, and a SuperNode that dies in the middle of a training.
+"""A Flower deployment: the commands of the example's README, and a SuperNode that is killed during a training.
 
 Every process listens on 127.0.0.1 only, lives for a bounded time, and is marked by a variable of its environment:
 whatever a test started is ended by its process id when the test ends, however it ends.
@@ -91,7 +91,7 @@ def run_readme(app, section: str) -> str:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, command_environment):
-    """What airfed trains by itself: the README's last section."""
+    """The training by airfed alone, from the README's last section."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
     quiet(folder / "flower_app" / "scenario.toml", **SHORT)
@@ -128,7 +128,7 @@ def test_tls_and_node_authentication_admit_only_registered_nodes(app, reference,
 
 
 CLIENT = '''
-"""Devices that lie, or never answer, and a stranger that never says who it is."""
+"""Devices that send invalid replies or none, and a node that never names its device."""
 
 import time
 from pathlib import Path
@@ -148,7 +148,7 @@ def sending(data):
 
 
 good = Array(np.ones(12, np.float32)).data
-LIES = {}
+FAULTS = {}
 
 
 @app.train()
@@ -158,14 +158,14 @@ def train(message, context):
         time.sleep(3600.0 if device == 9 else 0.0)
         return honest(message, context)
     place = device, messages.RoundConfig.of(message).round_index
-    if place not in LIES:
+    if place not in FAULTS:
         return honest(message, context)
-    lie = LIES[place]
-    if lie is None:
+    fault = FAULTS[place]
+    if fault is None:
         time.sleep(3600.0)
-    return Message(lie if isinstance(lie, Error) else RecordDict(lie), reply_to=message)
+    return Message(fault if isinstance(fault, Error) else RecordDict(fault), reply_to=message)
 '''
-LIES = """LIES = {
+FAULTS = """FAULTS = {
     (0, 0): {**sending(good), "config": ConfigRecord({"x": "y" * 10**6})},
     (2, 0): sending(b"PK\\x03\\x04 is no zip"),
     (3, 0): sending(good.replace(b"(12,)", b"(4000000000,)")),
@@ -203,7 +203,7 @@ def deploy(app, scenario_file, indices: list[int]):
 
 
 def assert_trained_without(missing: set[tuple[int, int]], app, replay) -> None:
-    """Everyone was charged, and the model is that of a training without those who were missing."""
+    """All devices were charged, and the model is that of a training without the missing ones."""
     run, output = RunDirectory(app[0] / "run-deployment"), (app[0] / "output.txt").read_text()
     counts = [sum(index == round_index for _, index in missing) for round_index in range(ROUNDS)]
     assert [record["missing"] for record in run.read_metrics()] == counts, output[-5000:]
@@ -215,8 +215,8 @@ def assert_trained_without(missing: set[tuple[int, int]], app, replay) -> None:
     assert [(c.round_index, c.devices, c.mu) for c in charges] == [(i, 4, mu) for i in range(ROUNDS)]
 
 
-def test_a_deployment_trains_without_liars_a_silent_stranger_and_a_dead_supernode(app, scenario_file, replay):
-    (app[0] / "flower_app" / "client_app.py").write_text(CLIENT.replace("LIES = {}", LIES))
+def test_a_deployment_trains_despite_malicious_unresponsive_and_lost_supernodes(app, scenario_file, replay):
+    (app[0] / "flower_app" / "client_app.py").write_text(CLIENT.replace("FAULTS = {}", FAULTS))
     training, nodes = deploy(app, scenario_file, [*SCHEDULED, 9])
     run, output = RunDirectory(app[0] / "run-deployment"), app[0] / "output.txt"
     wait_for(lambda: bool(run.read_metrics()) or training.poll() is not None, time.monotonic() + PATIENCE)
@@ -224,9 +224,9 @@ def test_a_deployment_trains_without_liars_a_silent_stranger_and_a_dead_supernod
     os.killpg(nodes[2].pid, signal.SIGKILL)  # the SuperNode and all that it runs
     nodes[2].wait(10)
     assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
-    lies = {(0, 0), (2, 0), (3, 0), (0, 1), (4, 1)}
-    assert_trained_without(lies | {(2, 1)}, app, replay)
-    for device, index in lies:
+    faults = {(0, 0), (2, 0), (3, 0), (0, 1), (4, 1)}
+    assert_trained_without(faults | {(2, 1)}, app, replay)
+    for device, index in faults:
         assert f"round {index + 1}: device {device} counts as zero" in output.read_text()
     assert "\x1b[2J" not in output.read_text()
 

@@ -17,7 +17,7 @@ def scenario(scenario_file, request):
     return load(scenario_file).override({**channel, **request.param})
 
 
-def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_grid, tmp_path):
+def test_it_trains_as_airfed_run_does(setup, own_training, start, own_app, make_grid, tmp_path):
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
     ledger = Ledger.load(tmp_path / "ledger.jsonl")

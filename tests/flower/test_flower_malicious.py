@@ -1,4 +1,4 @@
-"""Lying devices: whatever one of them sends, the round goes on without it, and only without it."""
+"""Malicious devices: whatever one of them sends, the round continues without it, and only without it."""
 
 import io
 import json
@@ -32,7 +32,7 @@ def npy(array, **kwargs):
 
 
 def headed(text, body=b"", version=b"\x01\x00", length=None):
-    """An NPY file of any header."""
+    """An NPY file with the given header."""
     text = text.encode() if isinstance(text, str) else text
     length = len(text) if length is None else length
     return b"\x93NUMPY" + version + length.to_bytes(2 if version == b"\x01\x00" else 4, "little") + text + body
@@ -158,7 +158,7 @@ def signalling(signal):
 
 
 def broken(change):
-    """A reply that is right but for what a client in this process has done to its insides."""
+    """A valid reply whose attributes a client in this process has changed."""
 
     def fault(message, reply):
         change(reply)
@@ -174,7 +174,7 @@ def set_metadata(**values):
 UNREADABLE = (AttributeError, IndexError, KeyError, MemoryError, RecursionError, TypeError, ValueError)
 signal = Array(np.ones(D, np.float32))
 REPLIES = {
-    "silent": lambda message, reply: None,
+    "no reply": lambda message, reply: None,
     "an error": lambda message, reply: Message(Error(code=0, reason="the battery is empty"), reply_to=message),
     "an error of 10 MB": lambda message, reply: Message(Error(code=0, reason="x" * 10**7), reply_to=message),
     "an error that draws": lambda message, reply: Message(
@@ -251,7 +251,7 @@ def test_a_signal_in_another_layout_counts(start, own_app, make_grid, tmp_path, 
 
 
 class TestStrays:
-    """Replies that a grid hands over although nobody waits for them."""
+    """Replies that a grid delivers without a request."""
 
     @pytest.fixture
     def strategy(self, setup, same_noise, clock, tmp_path):
@@ -279,7 +279,7 @@ class TestStrays:
             strategy.recorder = Recorded()
             grid = make_grid(own_app, range(5))
             genuine = self.replies(strategy, grid, initial_arrays)
-            others = [lie(genuine[0]) for lie in STRAYS] * repeat
+            others = [stray(genuine[0]) for stray in STRAYS] * repeat
             arrays, _ = strategy.aggregate_train(1, [*others, *genuine, *genuine * repeat])
             models.append(messages.flatten(arrays))
             assert strategy.recorder.done.aggregate.arrived == 4
@@ -302,13 +302,13 @@ class TestStrays:
 
 
 def copied(**values):
-    def lie(reply):
+    def stray(reply):
         lying = Message(RecordDict({"over-the-air": ArrayRecord({"signal": signal})}), NODE, "train")
         metadata = {**reply.metadata.__dict__, **{f"_{name}": value for name, value in values.items()}}
         lying.metadata.__dict__.update(metadata)
         return lying
 
-    return lie
+    return stray
 
 
 STRAYS = [
@@ -327,7 +327,7 @@ STRAYS = [
 
 
 class WireGrid:
-    """A grid of one reply, which travels as bytes: Flower's own reader meets what a hostile SuperNode has pushed."""
+    """A grid with one reply as bytes: Flower's reader parses what a malicious SuperNode has pushed."""
 
     def __init__(self, contents, identity):
         self.contents, self.identity = contents, identity

@@ -1,4 +1,4 @@
-"""The device's side: what leaves a device, and what does not."""
+"""The device's side: the data that leave a device."""
 
 import math
 import re
@@ -219,7 +219,7 @@ def test_two_models_and_no_content_are_refused_too():
 
 
 class TestReadyClient:
-    """`client_app` of a scenario file knows what can be asked of its device."""
+    """`client_app` of a scenario file answers the messages for its device."""
 
     def reply(self, scenario_file, *, model=None, device=2, **changes):
         usual = {"round_index": 0, "local_steps": 2, "learning_rate": 0.1, "clip_norm": 2.0, "amplitude": 0.3}

@@ -1,4 +1,4 @@
-"""Who is which device, and how little a stranger can cost."""
+"""The mapping of nodes to devices, and how little an unknown node can cost."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def registry(clock):
     return NodeRegistry(num_devices=5, answer_timeout=60.0, retry_after=600.0, clock=clock)
 
 
-def silent(message, reply):
+def unresponsive(message, reply):
     return None
 
 
@@ -46,7 +46,7 @@ def test_nodes_say_which_device_they_are(own_app, make_grid, registry, clock, ca
 
 
 def test_a_round_with_all_its_devices_does_not_wait_for_other_nodes(own_app, make_grid, registry, clock):
-    grid = make_grid(own_app, range(5), liars={50: silent})
+    grid = make_grid(own_app, range(5), malicious={50: unresponsive})
     grid.nodes[50] = (own_app, {})
     for _ in range(3):
         assert len(registry.find(grid, range(5))) == 5
@@ -57,7 +57,7 @@ def test_unanswering_nodes_cost_a_bounded_time(own_app, make_grid, registry, clo
     grid = make_grid(own_app, [0, 2])
     for turn in range(20):  # of a minute each
         stranger = 500 + turn
-        grid.nodes[stranger], grid.liars[stranger] = (own_app, {}), silent
+        grid.nodes[stranger], grid.malicious[stranger] = (own_app, {}), unresponsive
         assert registry.find(grid, [0, 2, 3]) == {0: 100, 2: 102}
         clock.sleep(60.0)
     lost = clock.now - 20 * 60.0
@@ -70,10 +70,10 @@ def test_unanswering_nodes_cost_a_bounded_time(own_app, make_grid, registry, clo
 def test_an_unanswering_node_is_asked_again_if_a_device_is_missing_and_time_has_passed(
     own_app, make_grid, registry, clock
 ):
-    grid = make_grid(own_app, [0, 3], liars={103: silent})
+    grid = make_grid(own_app, [0, 3], malicious={103: unresponsive})
     assert registry.find(grid, [0, 3]) == {0: 100}
     assert clock.now == pytest.approx(60.0, abs=1.0)
-    grid.liars.clear()
+    grid.malicious.clear()
     assert registry.find(grid, [0, 3]) == {0: 100}
     assert clock.now == pytest.approx(60.0, abs=1.0)
     clock.sleep(600.0)
@@ -87,7 +87,7 @@ def test_an_answer_that_comes_late_counts_from_then_on(own_app, make_grid, regis
     def slow(message, reply):
         late[message.metadata.message_id] = reply
 
-    grid = make_grid(own_app, [0, 3], liars={103: slow})
+    grid = make_grid(own_app, [0, 3], malicious={103: slow})
     assert registry.find(grid, [0, 3]) == {0: 100}
     before = clock.now
     grid.mail.update(late)
@@ -129,7 +129,7 @@ def test_a_device_that_returns_with_another_id_is_used_once_its_old_node_fails(o
     assert clock.now == 0.0
 
 
-LIES = {
+INVALID_ANSWERS = {
     "nothing": saying(MetricRecord()),
     "a float": saying(MetricRecord({"device": 2.0})),
     "a list": saying(MetricRecord({"device": [2]})),
@@ -143,9 +143,9 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_an_invalid_answer_does_not_hide_other_nodes(own_app, make_grid, registry, clock, caplog, lie):
-    grid = make_grid(own_app, [0, 2], liars={102: lie})
+@pytest.mark.parametrize("answer", INVALID_ANSWERS.values(), ids=INVALID_ANSWERS)
+def test_an_invalid_answer_does_not_hide_other_nodes(own_app, make_grid, registry, clock, caplog, answer):
+    grid = make_grid(own_app, [0, 2], malicious={102: answer})
     assert registry.find(grid, [0, 2]) == {0: 100}
     assert clock.now == 0.0
     (line,) = [record.getMessage() for record in caplog.records]

@@ -1,4 +1,4 @@
-"""The server's side, with ClientApps in this process: the same training as airfed's own, whatever devices do."""
+"""The server's side, with ClientApps in this process: the training is that of `airfed run`, whatever devices do."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from airfed.training.state import Averages
 
 
 class Nothing:
-    """Recorder that keep nothing; the noise of a round is always the same."""
+    """A recorder that keeps nothing; the noise of a round is always the same."""
 
     def charge(self, index):
         pass
@@ -38,7 +38,7 @@ class Nothing:
 NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 
 
-def test_another_projects_training_is_airfeds_own(own_training, start, own_app, make_grid, tmp_path):
+def test_another_project_trains_as_airfed_run_does(own_training, start, own_app, make_grid, tmp_path):
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
 

@@ -1,6 +1,6 @@
-"""What every engine promises, whichever it is: the same suite for all of them.
+"""The contract of all engines: one suite for each of them.
 
-An engine that cannot serve a model says so in a sentence, which is then why the test is skipped.
+If an engine does not support a model, the test is skipped with the engine's message.
 """
 
 import threading
@@ -29,7 +29,7 @@ MODELS = ("cnn", "mlp", "logistic", "written", "own")
 
 
 class Own(nn.Module):
-    """What users write: tied and unused parameters, a group norm."""
+    """A typical user model: tied and unused parameters, a group norm."""
 
     def __init__(self):
         super().__init__()
@@ -368,7 +368,7 @@ def test_arguments_that_do_not_fit_are_refused_in_a_sentence(engine, name):
 
 
 def engine_names(engine, arguments):
-    """The arguments by position: engines need not agree on what the model is called."""
+    """The arguments by position: engines name the model differently."""
     return arguments if engine != "fused" else {"network": arguments.pop("model"), **arguments}
 
 

@@ -29,7 +29,7 @@ def raw_files():
 
 @pytest.fixture
 def small(monkeypatch):
-    """The two data sets shrunk to two images, and no way out."""
+    """The two data sets reduced to two images, without network access."""
     raw = {IDX_FILES[key]: value for key, value in raw_files().items()}
     hashes = {file: hashlib.sha256(value).hexdigest() for file, value in raw.items()}
     for name in ("mnist", "fashion-mnist"):
@@ -51,7 +51,7 @@ def small(monkeypatch):
 
 
 class Surrogate:
-    """What requests returns for a file."""
+    """The response of requests for a file."""
 
     def __init__(self, content):
         self.content, self.headers = content, {"content-length": str(len(content))}

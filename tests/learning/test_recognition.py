@@ -161,7 +161,7 @@ def head(own, x):
 
 
 class Backwards(Own):
-    """Its parameters are in another order than its layers."""
+    """A module whose parameters are in another order than its layers."""
 
     def __init__(self):
         super().__init__(lambda own, x: head(own, own.features(x).flatten(1)))

@@ -1,4 +1,4 @@
-"""Ridge regression: what is claimed to be known of it is what brute force finds."""
+"""Ridge regression: its known constants agree with brute force."""
 
 import itertools
 import tomllib
@@ -18,7 +18,7 @@ def task(**change):
 
 
 def loss(t, k, w):
-    """L_k(w) as it is written."""
+    """L_k(w) from its definition."""
     features, labels = t.data
     return np.mean((features[k] @ w - labels[k]) ** 2) / 2 + t.l2 * np.sum(w**2) / 2
 

@@ -1,4 +1,4 @@
-"""Models that remember data are refused, and what the check lets pass carries nothing from one device to another."""
+"""Models that remember data are refused; accepted models carry nothing from one device to another."""
 
 import copy
 from collections import deque
@@ -17,7 +17,7 @@ SHAPE, CLASSES, DEVICES = (1, 4, 4), 3, 5
 
 
 class Keeping(nn.Module):
-    """A linear layer behind a normalisation by what was seen so far; a subclass says where that is kept."""
+    """A linear layer after a normalisation by running statistics; a subclass defines where they are kept."""
 
     def __init__(self):
         super().__init__()
@@ -250,7 +250,7 @@ def test_nor_would_state_that_the_check_overlooks(engine, model, monkeypatch):
 
 
 def check_alone(engine, model):
-    """The data of the first device move its own update, in no round that of another, and no loss."""
+    """The data of the first device change its own update only: no other update in any round, and no loss."""
     torch.manual_seed(0)
     module = model()
     one, other = (updates(engine, module, moved) for moved in (0.0, 10.0))
@@ -283,7 +283,7 @@ def test_constants_and_caches_are_no_state():
 
 
 class Chain(nn.Sequential):
-    """A network that the fused engine has, if it did not count."""
+    """A network that the fused engine supports, except that it counts its calls."""
 
     def __init__(self, kept):
         super().__init__(nn.Flatten(), nn.Linear(16, CLASSES))

@@ -1,4 +1,4 @@
-"""What lies on the devices of a scenario."""
+"""Tests of the data on the devices of a scenario."""
 
 import numpy as np
 import pytest

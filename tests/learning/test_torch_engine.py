@@ -106,7 +106,7 @@ def test_an_error_in_a_worker_reaches_the_caller_and_the_engine_survives():
 
 
 class Shared(nn.Module):
-    """Tied and unused parameters, a group norm: what users write."""
+    """A typical user model: tied and unused parameters, a group norm."""
 
     def __init__(self):
         super().__init__()

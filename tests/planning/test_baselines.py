@@ -1,4 +1,4 @@
-"""The field's schemes as policies: their limits, their privacy, and what their papers say of them."""
+"""Baselines: their limits, their privacy, and the statements of their papers."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ from problems import gains, make
 @pytest.mark.parametrize("policy", ["truncated_inversion", "threshold_power", "liu_simeone", "full"])
 @pytest.mark.parametrize("air_time", [None, 0.3])
 def test_rounds_of_time_varying_channels_share_the_csi_failure_probability(policy, air_time):
-    """The union bound runs over all rounds with gains, in what a plan claims as in what it was planned for."""
+    """The union bound covers all rounds with gains, both in the claim of a plan and in its planning."""
     samples = gains(9, 4, 8, 6)
     problem = make(gains(5, 8, 6), bandwidth=1000.0, scope="total", epsilon=8.0, air_time=air_time)
     problem = replace(problem, link=replace(problem.link, csi_error=0.01))
@@ -55,7 +55,7 @@ def test_adaptive_power_against_the_combined_signal_uses_effective_gains(changes
 
 @pytest.mark.parametrize("adversary", ["all_antennas", "combined"])
 def test_baselines_of_full_participation_have_the_beamformer_of_full(adversary):
-    """Which is what two of them are, and a third at least."""
+    """Two methods have equal amplitudes, and a third has at least those."""
     for seed in range(2):
         rng = np.random.default_rng(seed)
         channel = rng.normal(size=(20, 4)) + 1j * rng.normal(size=(20, 4))
@@ -249,7 +249,7 @@ def test_truncation_spends_the_average_power_of_rayleigh_fading():
     assert spent == pytest.approx(average, rel=1e-9)
 
 
-def test_truncation_silences_the_weak_and_takes_the_best_cutoff():
+def test_truncation_excludes_weak_devices_and_takes_the_best_cutoff():
     problem = make(gains(2, 40), steps=20)
     mean = np.mean(np.square(problem.fleet.gain))
     plan = airfed.plan(problem, policy="truncated_inversion", options={"cutoff": 0.5})
@@ -309,7 +309,7 @@ def test_samples_of_the_true_gains_are_as_good_as_the_gains():
     np.testing.assert_allclose(sampled.amplitudes.level, known.amplitudes.level, rtol=1e-6)
 
 
-def test_what_is_spent_to_the_last_digit_depends_on_no_later_gain():
+def test_spending_depends_on_no_later_gain_to_the_last_digit():
     samples = gains(9, 4, 30, 6)
     problem = make(gains(5, 30, 6), power=100.0, steps=30, scope="total", epsilon=0.3, total_power=1e4)
     plan = airfed.plan(problem, policy="liu_simeone", rounds=20, samples=samples)
@@ -412,7 +412,7 @@ def test_time_on_the_air_is_a_budget():
     "record",
     [None, {}, "air", {"name": "smoke"}, {"name": "fedavg", "bits": 3}, {"name": "digital", "bits": 0}, {"bits": 3}],
 )
-def test_what_is_no_method_is_refused(record):
+def test_an_unknown_method_is_refused(record):
     plan = airfed.plan(make(), policy="digital", rounds=4)
     with pytest.raises(ValueError, match=r"(method|bits) must "):
         Plan.from_dict(plan.problem, plan.to_dict() | {"method": record}, METHODS)

@@ -109,7 +109,7 @@ def test_optimal_beamforming_is_no_worse_than_the_other_modes(adversary):
             assert plan(problem.with_beamformer(beamformer)).bound.total >= found.lower_bound
 
 
-def test_beamforming_modes_are_what_they_are_called():
+def test_beamforming_modes_match_their_names():
     channel = draw(np.random.default_rng(6), 10, 3)
     one = plan(make_problem(channel, beamforming="antenna_selection")).beamformer
     assert sorted(np.abs(one).tolist()) == [0.0, 0.0, 1.0]
@@ -149,7 +149,7 @@ def test_a_server_that_keeps_every_antenna_sees_each_device_by_its_matched_filte
     assert result.against("all_antennas").epsilon_total == result.epsilon_total
 
 
-def test_one_antenna_is_todays_plan_to_the_bit():
+def test_one_antenna_gives_the_scalar_plan_to_the_bit():
     channel = draw(np.random.default_rng(10), 9, 1)
     several = plan(make_problem(channel))
     alone = plan(replace(make_problem(channel), fleet=Fleet(gain=np.abs(channel[:, 0]), peak_power=1.0)))
@@ -297,7 +297,7 @@ def test_artificial_noise_makes_no_claim_against_all_antennas():
 
 
 @pytest.mark.parametrize("policy", ["fedavg", "dp_fedavg", "cotaf", "threshold_power"])
-def test_what_aligned_plans_cannot_beat_is_no_bound_on_other_schemes(policy):
+def test_the_bound_of_aligned_plans_does_not_bound_other_methods(policy):
     rng = np.random.default_rng(4)
     problem = make_problem(draw(rng, 5, 3), beamforming="antenna_selection", peak_power=1e-3, adversary="combined")
     found = plan(problem, policy=policy)

@@ -43,7 +43,7 @@ def planned(problem, policy, **options):
 
 
 def check(plan, problem, policy):
-    """What holds for every plan."""
+    """Check the properties of every plan."""
     oracle.check(plan)
     assert plan.policy == policy
     assert plan.sizes.min() >= 1

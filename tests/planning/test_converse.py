@@ -1,4 +1,4 @@
-"""What no linear method can beat: proved optimal for constant gains, and below every plan of every policy."""
+"""The converse: proved optimal for constant gains, and below every plan of every policy."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -20,7 +20,7 @@ from brute_force import brute_force_schedule
 
 
 def decades(low, high):
-    """Numbers whose logarithm is uniform, the ends included."""
+    """Log-uniform numbers, including both ends."""
     ends = st.sampled_from([10.0**low, 10.0**high, 1.0])
     return st.one_of(st.floats(low, high).map(lambda x: min(max(10.0**x, 10.0**low), 10.0**high)), ends)
 
@@ -116,7 +116,7 @@ def check_error(error):
 
 
 def attack(problem, policy, rounds):
-    """Plan under the policy; whatever comes of it is proper."""
+    """Plan with the policy; check the plan, or the error."""
     options = {"rounds": rounds} if rounds is not None and rounds <= problem.learning.total_steps else {}
     if policy == "threshold":
         options["threshold"] = float(np.median(problem.fleet.gain))

@@ -45,6 +45,6 @@ def test_amplitudes_that_break_a_limit_are_flagged(problem):
 
 
 @pytest.mark.parametrize("answer", [amplitudes(), amplitudes() > 0, [[1e-3] * 4] * 5, [[1e-3], [1e-3] * 4]])
-def test_what_contradicts_the_settings_or_is_no_table_of_amplitudes_is_refused(problem, answer):
+def test_a_plan_that_contradicts_the_settings_or_has_no_amplitudes_is_refused(problem, answer):
     with pytest.raises(ValueError, match=r"number of rounds, 4; got 5|to 3, or 4 amplitudes|to 3; got list"):
         plan(problem, policy=once(lambda problem: answer), rounds=4)

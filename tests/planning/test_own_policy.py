@@ -123,7 +123,7 @@ def test_called_once_it_may_return_a_table_or_a_plan(problem, time_varying):
                 plan(problem, policy=lambda problem, answer=answer: answer, rounds=3)
 
 
-def test_what_a_plan_of_ones_own_claims_is_derived_anew(problem):
+def test_the_claims_of_a_user_plan_are_recomputed(problem):
     other = replace(problem, budget=replace(problem.budget, epsilon=1e6), link=replace(problem.link, noise_std=1e3))
     table = Amplitudes.of_table(10 * TABLE)
     lie = Plan(problem=other, policy="optimal", amplitudes=table, lower_bound=1e9, objective="accuracy")
@@ -191,7 +191,7 @@ def test_settings_are_those_that_the_function_names(scenario, problem):
     assert seeded.override({"seed": 3}).plan(problem).scheduled.tolist() != seeded.plan(problem).scheduled.tolist()
 
 
-def test_varying_the_policy_drops_what_the_new_one_does_not_take(scenario):
+def test_changing_the_policy_drops_settings_that_the_new_policy_lacks(scenario):
     mine = scenario.override({"policy.options": {"share": 0.25}})
     assert mine.vary({"policy.name": "full"}).plan().num_scheduled == 8
     sized = mine.vary({"policy.name": "uniform", "policy.size": 3})
@@ -231,7 +231,7 @@ def test_arguments_without_a_name_are_no_settings(problem):
         plan(problem, policy=lambda problem, **others: [0], options={"share": 1})
 
 
-def test_what_its_code_does_to_the_process_does_not_matter(scenario, folder, capsys):
+def test_side_effects_of_its_code_do_not_change_the_plan(scenario, folder, capsys):
     (folder / "mine.py").write_text(
         "import sys\nprint('imported')\n"
         "def strongest(problem):\n    print('called')\n    sys.path.pop(0)\n    return [0]\n"
@@ -245,7 +245,7 @@ def test_what_its_code_does_to_the_process_does_not_matter(scenario, folder, cap
 
 
 class Tensor:
-    """What is no plain array, as a tensor that requires a gradient."""
+    """An object that is not a plain array, like a tensor that requires a gradient."""
 
     def __array__(self, dtype=None, copy=None):
         raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
@@ -272,7 +272,7 @@ def test_an_empty_schedule_is_infeasible(scenario, problem):
         scenario.vary({"policy.name": "mine:declines"}).plan()
 
 
-def test_it_stands_beside_the_others(scenario):
+def test_it_is_compared_with_the_other_methods(scenario):
     plans, reasons = scenario.compare()
     built_in = {name for name, each in POLICIES.items() if not each.time_varying}
     assert set(plans) | set(reasons) == {*built_in, "mine:strongest"}

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 and Sec. IV-E as printed, what their lemmas promise, and where the print is wrong."""
+"""Algorithms 1 and 2 and Sec. IV-E as printed, their lemmas, and where the print is wrong."""
 
 import dataclasses
 import math
@@ -241,7 +241,7 @@ def lemma_7_example(total_power):
     )
 
 
-def test_lemma_7_as_printed_misses_what_the_total_power_decides():
+def test_lemma_7_as_printed_misses_the_limit_of_the_total_power():
     # q_1 < c_1: full participation reaches only q_1. With c_1 in its place the printed condition compares with a value
     # that full participation does not have, and guarantees nothing where scheduling is 19 times better.
     problem = lemma_7_example(total_power=0.01)

@@ -1,4 +1,4 @@
-"""A table of amplitudes and the plan that it is: compact, read-only, and refused where it makes no sense."""
+"""A plan and its table of amplitudes: compact, read-only, and refused if invalid."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def by_hand(problem, scheduled=(0, 2), alignment=0.01, rounds=4, **rest):
 
 
 def peak(make):
-    """What is made, and the most memory that it took [bytes]."""
+    """Return the result of a function and its peak memory [bytes]."""
     tracemalloc.start()
     try:
         return make(), tracemalloc.get_traced_memory()[1]

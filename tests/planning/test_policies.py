@@ -1,4 +1,4 @@
-"""One contract for all policies, and what each promises beyond it."""
+"""One contract for all policies, and the properties of each."""
 
 import functools
 import json

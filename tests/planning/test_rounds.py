@@ -148,7 +148,7 @@ def test_one_by_one_equals_brute_force(monkeypatch, easy, effort):
         assert choice.objective == pytest.approx(oracle.objective, rel=1e-13)
 
 
-def test_bounds_and_chords_are_below_what_they_bound():
+def test_bounds_and_chords_are_lower_bounds():
     rng = np.random.default_rng(1)
     for _ in range(100):
         gain, power, arguments = small(rng)

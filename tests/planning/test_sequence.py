@@ -21,7 +21,7 @@ from brute_force import brute_force_schedule
 
 
 @pytest.mark.parametrize("policy", EVERY)
-def test_the_ledger_adds_up_what_the_plan_says(tmp_path, policy):
+def test_the_ledger_totals_equal_the_plan(tmp_path, policy):
     for name in ("static/total", "varying/total"):
         plan = problems.planned(problems.CATALOGUE[name](0), policy, rounds=6)
         ledger = Ledger(path=tmp_path / name[:4], header={"delta": plan.problem.budget.delta})

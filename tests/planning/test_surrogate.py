@@ -46,7 +46,7 @@ def test_no_more_than_everything_is_expected():
     assert 1 - 1e-12 < mean.min() <= mean.max() <= 1
 
 
-def test_what_was_measured_is_what_is_expected():
+def test_grid_points_return_their_measured_accuracy():
     measured = surrogate()
     for rounds, clip_norm, noise in product(ROUNDS, CLIPS, NOISE):
         mean = measured.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)
@@ -70,7 +70,7 @@ def test_more_noise_is_never_better_even_if_pilots_were(rounds, clip_norm, one, 
 
 @pytest.mark.parametrize("same_data", [True, False])
 def test_a_higher_accuracy_never_has_a_lower_low_end(same_data):
-    """So that the plan of the highest expected accuracy is also that of the highest low end."""
+    """Choose the surrogate so that one plan has both the highest expected accuracy and the highest low end."""
     accuracy = np.linspace(0, 1, 101)
     noise = np.geomspace(1e-3, 10, accuracy.size)
     values = np.broadcast_to(accuracy[::-1], (1, 1, 1, 1, accuracy.size))
@@ -141,7 +141,7 @@ def test_a_file_of_it_is_the_same(tmp_path):
         lambda content: [content],
     ],
 )
-def test_what_is_no_surrogate_is_refused_in_a_sentence(tmp_path, change):
+def test_an_invalid_surrogate_is_refused_in_one_sentence(tmp_path, change):
     file = tmp_path / "r.json"
     file.write_text(json.dumps(change(json.loads(surrogate().to_json()))))
     with pytest.raises(DataError, match=r"^.* is not a surrogate, such as airfed pilot writes: .*\.$"):
@@ -213,7 +213,7 @@ def test_the_average_is_taken_where_it_helps(random_problem):
         assert plan(problem, rounds=10).average == "none"
 
 
-def test_what_is_fixed_must_have_been_measured(random_problem):
+def test_a_fixed_value_must_be_a_grid_value(random_problem):
     problem = random_problem(np.random.default_rng(0))
     with pytest.raises(InfeasibleError, match=r"covers the averages none, tail \(average is exponential\)"):
         plan(problem, objective=surrogate(noise=(1e-6, 1e3)), average="exponential")
@@ -238,7 +238,7 @@ def test_every_policy_takes_the_best_rounds_and_norm_for_its_devices(random_prob
                 assert fixed.predicted_accuracy <= result.predicted_accuracy + 1e-12
 
 
-def test_what_was_not_measured_is_not_planned(random_problem):
+def test_values_outside_the_grid_are_not_planned(random_problem):
     problem = random_problem(np.random.default_rng(0))
     with pytest.raises(InfeasibleError, match="covers 3 to 10 rounds"):
         plan(problem, objective=surrogate(rounds=(3, 10)), rounds=2)

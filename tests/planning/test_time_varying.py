@@ -1,4 +1,4 @@
-"""Plans where rounds differ: gains that change, batteries, and every policy about them."""
+"""Plans for time-varying channels and batteries, by every policy."""
 
 import json
 import math
@@ -205,7 +205,7 @@ def test_more_budget_is_never_much_worse():
         assert more <= less * (1 + 1e-3)
 
 
-def test_the_instance_has_what_the_budget_allows():
+def test_the_instance_has_the_allowance_of_the_budget():
     problem = make_problem(**PROBLEMS["total"])
     made = instance_of(problem)
     assert made.device_exposure is not None

@@ -369,7 +369,7 @@ def test_a_notebook_shows_a_plan_as_tables() -> None:
         ),
     ],
 )
-def test_sensitivities_are_those_of_what_the_plan_was_chosen_by(figures: tuple, lines: tuple[str, ...]) -> None:
+def test_sensitivities_are_those_of_the_objective_of_the_plan(figures: tuple, lines: tuple[str, ...]) -> None:
     names = [field.name for field in fields(Sensitivities)]
     found = Sensitivities(**dict(zip(names, figures, strict=True)))
     text = tables.as_text(lambda console: tables.print_sensitivities(console, a_plan(15), found))

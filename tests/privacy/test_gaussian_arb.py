@@ -24,7 +24,7 @@ EPSILON = st.floats(-12, 3.4).map(lambda x: 10.0**x)
 
 
 def at_most(mu, epsilon, delta):
-    """Whether δ(ε) ≤ delta for certain, or not for certain; the three are taken for exact."""
+    """Return whether δ(ε) ≤ delta is proved; the arguments count as exact."""
     before = ctx.prec
     try:
         for ctx.prec in PRECISIONS:

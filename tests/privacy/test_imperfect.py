@@ -135,13 +135,13 @@ def test_a_lower_limit_above_the_noise_is_refused(make_scenario):
 
 def test_plan_and_ledger_print_the_limit_of_a_measured_noise(make_scenario, tmp_path, capsys):
     (tmp_path / "s.toml").write_text(make_scenario(link__noise_std_lower=0.9, link__noise_failure=1e-4).to_toml())
-    told = "measured noise: ε counts with σ ≥ 0.9 and holds except with probability 0.0001, which adds to δ"
+    expected = "measured noise: ε counts with σ ≥ 0.9 and holds except with probability 0.0001, which adds to δ"
     for command in (["plan"], ["run", "--out", str(tmp_path / "run")]):
         assert main([command[0], str(tmp_path / "s.toml"), *command[1:]]) == 0
-        assert command[0] == "run" or told in " ".join(capsys.readouterr().out.split())
+        assert command[0] == "run" or expected in " ".join(capsys.readouterr().out.split())
     capsys.readouterr()
     assert main(["ledger", str(tmp_path / "run")]) == 0
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert expected in " ".join(capsys.readouterr().out.split())
     header, recorded = (
         Ledger.load(tmp_path / "run/ledger.jsonl").header,
         json.loads((tmp_path / "run/plan.json").read_text()),

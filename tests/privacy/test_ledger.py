@@ -29,7 +29,7 @@ from airfed.training.run import Run
 
 
 def verified(path):
-    """The ledger of a run of which nothing is wrong."""
+    """The ledger of a valid run."""
     return Run.open(path).checked().ledger
 
 
@@ -287,7 +287,7 @@ def test_a_charge_is_on_the_disk_before_anything_is_transmitted(make_scenario, t
 
 
 class Broken(Exception):
-    """A device that brings the whole process down."""
+    """Raised by a device to end the whole process."""
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def test_a_private_record_leaves_out_values_without_noise(make_scenario, tmp_pat
 
 
 def test_released_fields_are_listed(make_scenario, tmp_path):
-    """Whoever adds a metric must decide whether it is covered by the noise."""
+    """A new metric must be listed here: is it covered by the noise?"""
     released = {
         "round",
         "steps",

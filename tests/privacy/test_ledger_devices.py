@@ -41,7 +41,7 @@ def histories(draw, most=12):
 
 
 def squares(size, rounds):
-    """Σμ² of each device, exactly, with none of the ledger's ideas."""
+    """Return the exact Σμ² of each device, without the ledger's code."""
     total = [Fraction(0)] * size
     for _, mu, who in rounds:
         for device in range(size) if who is None else who:
@@ -149,7 +149,7 @@ def test_the_sentence_names_the_device_that_has_spent_its_budget(tmp_path):
 
 
 def forged(ledger, **changes):
-    """Append a charge whose hash is right, with the figures of a sound one and some of them changed."""
+    """Append a charge with a valid hash and some values changed."""
     good = json.loads(ledger.path.read_bytes().splitlines()[-1])
     del good["hash"]
     entry = {**good, "round": good["round"] + 1, **changes}

@@ -116,7 +116,7 @@ def test_the_shared_ledger_of_an_aligned_and_an_unequal_run_adds_up_per_device(t
 
 
 def relinked(path, number, **changes):
-    """Write one line anew with other content, and all later ones, with a chain that holds."""
+    """Rewrite one line with other content, and all later lines, with a valid chain."""
     head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
     path.unlink()
     ledger = Ledger.create(path, {key: value for key, value in head.items() if key not in ("kind", "hash")})

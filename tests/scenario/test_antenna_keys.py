@@ -1,4 +1,4 @@
-"""Several antennas in scenarios: their keys, what they make of a problem, and where else they are turned."""
+"""Several antennas in scenarios: their keys, the problem, and the explorer."""
 
 import json
 import tomllib
@@ -38,7 +38,7 @@ def test_one_antenna_gives_the_scalar_gains():
     assert len(seen) == 4
 
 
-def test_a_problem_has_the_vectors_the_combining_and_the_trust():
+def test_a_problem_has_the_channel_vectors_the_beamforming_and_the_adversary():
     loaded = scenario_of(link__antennas=3, link__beamforming="equal_gain", link__adversary="combined")
     problem = loaded.problem()
     assert problem.fleet.channel.shape == (12, 3)

@@ -37,7 +37,7 @@ def keys(model):
 
 
 def refusal(tables):
-    """Why there is no plan; "" where there is one."""
+    """Return why there is no plan; "" if there is one."""
     try:
         scenario.parse(tables).plan()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A network written in the scenario is as good as a built-in one; scenarios without it stay what they were."""
+"""A network written in the scenario equals a built-in one; scenarios without it are unchanged."""
 
 import subprocess
 import sys

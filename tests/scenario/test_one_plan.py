@@ -46,7 +46,7 @@ def file(request, tmp_path_factory):
 
 
 def printed(*arguments):
-    """What a command prints as JSON."""
+    """Return the JSON output of a command."""
     with contextlib.redirect_stdout(io.StringIO()) as stream:
         assert main([*map(str, arguments), "--json"]) == 0
     return json.loads(stream.getvalue())

@@ -1,4 +1,4 @@
-"""Presets: every one parses, has a plan, names its source and is what its paper says."""
+"""Presets: each parses, has a plan, names its source and agrees with its paper."""
 
 import math
 import tomllib

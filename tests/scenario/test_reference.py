@@ -1,4 +1,4 @@
-"""Every key is declared once: the reference, the template and the page say what the declaration says."""
+"""Every key is declared once: reference, template and explorer agree with the declaration."""
 
 import runpy
 from typing import Literal, get_args, get_origin

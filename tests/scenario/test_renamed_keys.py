@@ -35,7 +35,7 @@ OLD = {
 
 
 @pytest.mark.parametrize(("old", "new"), OLD.items())
-def test_an_old_name_is_answered_with_the_new_one(old, new):
+def test_a_former_name_is_answered_with_the_current_one(old, new):
     name, _, value = old.partition("=")
     table, _, key = name.partition(".")
     tables = {**TABLES, table: {**(RING if key == "loss" else TABLES.get(table, {})), key: value or 1}}

@@ -1,4 +1,4 @@
-"""Scenarios: every mistake names its key; files round-trip; the digest knows what shapes a result."""
+"""Scenarios: errors name the key; files round-trip; the digest covers everything that shapes a result."""
 
 import re
 import tomllib

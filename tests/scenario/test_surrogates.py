@@ -1,4 +1,4 @@
-"""Scenarios that are planned by a response."""
+"""Scenarios that are planned by an accuracy surrogate."""
 
 import json
 from pathlib import Path
@@ -196,7 +196,7 @@ def test_settings_are_chosen_on_another_data_set_or_with_a_warning(tmp_path, cap
 
 
 def test_the_private_example_is_planned_by_another_data_set(capsys):
-    """It chooses the plan of the recorded benchmark, which pilots on its own data set had chosen."""
+    """The surrogate chooses the plan of the recorded benchmark, which pilots on the same data set had chosen."""
     private = load("examples/private.toml")
     plan = private.plan()
     assert private.surrogate.about["dataset"] == "fashion-mnist"

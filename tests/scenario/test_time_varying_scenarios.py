@@ -1,4 +1,4 @@
-"""Scenarios whose channels change, and devices with batteries of their own."""
+"""Scenarios with time-varying channels, and devices with batteries."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""What antennas buy: the rows of trainings, their table and their picture."""
+"""The gain of receive antennas: rows of trainings, table and figure."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bound and reality: what the study of Theorems 1 and 2 draws."""
+"""The study of Theorems 1 and 2: bounds and measurements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The intervals of expected accuracies follow from the records, and keep their promise where they were not fitted."""
+"""Intervals of expected accuracies follow from the records and cover scenarios that were left out."""
 
 import json
 import math

@@ -49,7 +49,7 @@ def test_a_seed_that_is_not_complete_does_not_count():
     assert networks.complete(pd.DataFrame(rows[:1]), trainings=2).empty
 
 
-def test_the_page_names_what_is_not_shown(found):
+def test_the_page_lists_open_points(found):
     page = networks.markdown(found)
     assert (f"More than {found['seed'].nunique()} of the 10 planned seeds" in page) == (found["seed"].nunique() < 10)
     depends = networks.chosen(found)["network"].nunique() > 1

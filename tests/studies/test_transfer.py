@@ -24,7 +24,7 @@ class Preferring:
         return found
 
 
-def test_a_choice_reaches_what_the_record_of_its_point_and_average_says():
+def test_a_choice_reaches_the_recorded_accuracy_of_its_point_and_average():
     every = pd.read_csv(transfer.DOCS / "reproduction-regret.csv")
     grid = every[(every["scenario"] == "fashion") & (every["label"] == "grid")]
     assert transfer.chosen(grid, Preferring((40, 5.0), "tail")) == [0.7274, 0.7165]

@@ -1,4 +1,4 @@
-"""A run of several processes that can be held in a round."""
+"""Fixtures of the tests of training: runs of several processes that can be held in a round."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Gated:
 
     @property
     def script(self) -> list[str | Path]:
-        """What Python has to run."""
+        """The arguments of Python."""
         run = ("run", self.scenario, "--out", self.out)
         return [Path(__file__).with_name("gated.py"), self.folder, str(HELD), *run]
 
     def held(self, *ranks: int) -> None:
-        """Wait until these have come to the round."""
+        """Wait until these processes have reached the round."""
         files = [self.folder / f"waiting-{rank}" for rank in ranks]
 
         def there() -> bool:
@@ -79,16 +79,16 @@ class Gated:
 
     @property
     def rounds(self) -> int:
-        """How many are recorded."""
+        """Number of recorded rounds."""
         metrics = self.out / "metrics.jsonl"
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
     def go(self, rank: int | None = None) -> None:
-        """Let one process go on, or all of them."""
+        """Release one process, or all of them."""
         (self.folder / ("go" if rank is None else f"go-{rank}")).touch()
 
     def resumed(self) -> dict[str, bytes]:
-        """Let this process alone go on with the run, and return the record."""
+        """Resume the run in this process alone and return the record."""
         assert execute(load(self.scenario), self.out, resume=True).status == "finished"
         return self.record()
 
@@ -123,7 +123,7 @@ FILES = (
 
 @pytest.fixture
 def no_flush(monkeypatch):
-    """Nothing waits for the disk: flushing is for power cuts."""
+    """Skip flushing to the disk, which matters for power cuts only."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -134,7 +134,7 @@ def contents():
 
 
 class StopAfter:
-    """Says stop from its n-th question on."""
+    """A stop function that returns True from its n-th call on."""
 
     def __init__(self, questions: int) -> None:
         self.left = questions
@@ -150,12 +150,12 @@ def stop_after():
 
 
 class Killed(BaseException):
-    """As if the process had been killed here: no handler of ours runs on it."""
+    """Raised as if the process had been killed: no handler of airfed catches it."""
 
 
 @pytest.fixture
 def killed_in(monkeypatch):
-    """Executes a scenario until the noise of a round is drawn: charged and sent, with nothing else on the disk."""
+    """Execute a scenario until the noise of a round is drawn: charged and sent, with nothing else on the disk."""
 
     def run(scenario: Scenario, out: Path, deadly: int) -> None:
         real = SeededNoise.draw
@@ -174,7 +174,7 @@ def killed_in(monkeypatch):
 
 
 class SameNoise(SeededNoise):
-    """The noise of a round whatever is sent in it, so that a test can subtract it."""
+    """The noise depends on the round only, so that a test can subtract it."""
 
     def draw(self, round_index, dimension, noise_std, *, transmission=""):
         return super().draw(round_index, dimension, noise_std)
@@ -186,7 +186,7 @@ def same_noise():
 
 
 class Shout:
-    """Every device sends the same direction, far too long."""
+    """Every device sends the same direction with a norm far above the clipping norm."""
 
     def updates(self, parameters, devices, *, steps, round_index):
         yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)

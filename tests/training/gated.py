@@ -1,4 +1,4 @@
-"""airfed, but the devices of one round are not done before they may be: `gated.py FOLDER ROUND ARGUMENT...`.
+"""airfed with the devices of one round held until they are released: `gated.py FOLDER ROUND ARGUMENT...`.
 
 A process that has come to the round makes FOLDER/waiting-RANK, and computes until there is FOLDER/go or FOLDER/go-RANK.
 """

@@ -1,4 +1,4 @@
-"""Runs with several antennas: reproducible bits, recorders that name the adversary, forgeries refused."""
+"""Runs with several antennas: reproducible bits, records that name the adversary, forgeries refused."""
 
 import json
 import threading
@@ -175,7 +175,7 @@ def test_a_first_line_that_no_ledger_has_is_refused(tmp_path, name, value):
 
 
 def forged(path, change):
-    """Rewrite the plan, and the first line of the ledger with it: a chain of hashes does not stop that."""
+    """Rewrite the plan and the first line of the ledger: a hash chain does not prevent that."""
     plan = json.loads((path / "plan.json").read_text())
     change(plan)
     (path / "plan.json").write_text(json.dumps(plan))
@@ -235,7 +235,7 @@ def test_a_plan_that_is_edited_alone_breaks_the_ledger(tmp_path):
         Run.open(tmp_path / "run").checked()
 
 
-def test_other_channels_antennas_combining_or_trust_never_repeat_noise():
+def test_other_channels_antennas_beamformers_or_adversaries_never_repeat_noise():
     def drawn(built, fleet=None):
         return setups.noise_source(built, signal_digests(built, fleet or problem.fleet)).draw(0, 100, 1.0)
 

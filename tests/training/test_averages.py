@@ -1,4 +1,4 @@
-"""Averages of models: weighted means with weights that are known beforehand."""
+"""Averages of models: weighted means with weights known in advance."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ def tiny(repository):
 
 @pytest.fixture
 def updates(tiny):
-    """The plan of a scheme, what its devices send in the first round, and what the receiver makes of it."""
+    """Return the plan of a method, the signals of its devices in the first round, and the received aggregate."""
 
     def make(policy, noise=None, **changes):
         plan = tiny(policy, **changes).plan()

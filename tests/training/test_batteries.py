@@ -24,7 +24,7 @@ SMALL = {"policy__name": "uniform", "policy__size": 3}  # three of six devices
 
 
 def varying(rng, *, devices=7, rounds=9, **budget):
-    """What a plan says, where each round has its own devices and powers."""
+    """Return the entries of a plan whose rounds have different devices and powers."""
     sequence = []
     for index in range(rounds):
         scheduled = np.flatnonzero(rng.random(devices) < 0.5)
@@ -155,7 +155,7 @@ def test_charges_of_other_devices_or_powers_are_of_another_plan(tmp_path, what):
 
 @pytest.fixture
 def some_devices(monkeypatch):
-    """Have the recorder charge those who are scheduled, out of the fleet."""
+    """Make the recorder charge the scheduled devices only."""
 
     def mask(plan, index):
         return ParticipationMask.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
@@ -332,7 +332,7 @@ def test_a_run_of_one_set_of_devices_is_printed_as_before(make_scenario, tmp_pat
 
 @pytest.mark.parametrize("kind", ["run", "bare"])
 def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(make_scenario, tmp_path, kind):
-    """The round of largest μ may be one of few devices: neither the total nor a battery may be the worse for it."""
+    """The round of largest μ may have few devices: neither the total nor a battery may be overstated by it."""
     scenario = make_scenario(
         link__noise_source="secure", budget__scope="round", channel__coherence_rounds=1, policy__name="optimal"
     )

@@ -1,4 +1,4 @@
-"""One run over several processes: the same bits for every number of them, and no loss when one dies."""
+"""One run over several processes: the same bits for every number of them, and no loss if one is killed."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def test_alone_nothing_is_exchanged():
 
 
 class Second(ProcessGroup):
-    """The second process of two, whose first one is set up in its own way."""
+    """The second of two processes; the first one has another setup."""
 
     rank, size = 1, 2
 
@@ -111,7 +111,7 @@ def test_a_process_that_clips_otherwise_does_not_transmit(tmp_path, changes):
 
 @pytest.mark.parametrize("options", [{"first": 0.02}, {"middle": 1}], ids=str)
 def test_a_process_whose_rounds_have_another_order_does_not_transmit(tmp_path, options):
-    """Of devices that send once each: the same devices, the same θ and the same totals, in other rounds."""
+    """Reorder the rounds of a plan whose devices send once each: devices, θ and totals stay the same."""
     turns = {"link.noise_source": "secure", "policy.name": "mine:turns"}
     group = Second(prepared(tmp_path, **turns))
     check_equal(group, prepared(tmp_path, **turns))
@@ -288,7 +288,7 @@ def test_processes_on_one_host_share_its_processors(monkeypatch):
 
 @pytest.mark.slow
 def test_one_and_four_processes_give_the_same_bits(gated):
-    """Two do in the tests of sleeping processes and of two hosts, two and then three in that of torchrun."""
+    """The tests of heartbeats, hosts and torchrun start two or three processes."""
     gated.prepare(process_timeout=60.0)
     result = run(4, gated.scenario, gated.out)
     assert result.returncode == 0, result.stderr

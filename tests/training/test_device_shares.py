@@ -125,7 +125,7 @@ def test_a_ledger_with_lowered_shares_is_refused_though_its_chain_holds(tmp_path
 
 
 def test_charges_of_the_whole_mu_to_every_device_are_read(tmp_path, monkeypatch):
-    """As ledgers had them before they had shares."""
+    """Earlier ledgers have no shares of devices."""
     monkeypatch.setattr(charging, "participation_mask", lambda plan, index: None)
     execute(make_scenario(), tmp_path / "run")
     monkeypatch.undo()

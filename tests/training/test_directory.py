@@ -1,4 +1,4 @@
-"""The run directory: atomic writes, detected damage, and no overwritten files of other programs."""
+"""The run directory: writes are atomic, damage is detected, files of other programs are kept."""
 
 import csv
 import errno
@@ -192,7 +192,7 @@ def test_a_checkpoint_has_the_same_bytes_every_time(directory):
 
 
 class Fault:
-    """Raises "no space left on device" at the n-th of the calls it stands before."""
+    """Raise "no space left on device" at the n-th call of the functions that it wraps."""
 
     def __init__(self, at):
         self.at, self.calls = at, 0

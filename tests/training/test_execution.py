@@ -185,7 +185,7 @@ def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path, stop_aft
 
 
 def weights(average, rounds):
-    """Of the models after each round, in the end."""
+    """Return the average of the models after each round."""
     if average == "tail":
         return [float(index >= rounds // 2) for index in range(rounds)]
     return [math.exp(-5 * (rounds - index) / rounds) for index in range(rounds)]
@@ -362,11 +362,11 @@ def test_a_start_that_was_cut_short_starts_again(whole, tmp_path, monkeypatch, c
 
 
 class Killed(BaseException):
-    """As if the process had been killed here: no handler of ours runs on it."""
+    """Raised as if the process had been killed: no handler of airfed catches it."""
 
 
 class Faults:
-    """Tears the n-th write to a file in two: half arrives, then the disk is full (or the process is gone)."""
+    """Cut the n-th write to a file in two: half arrives, then the disk is full (or the process is killed)."""
 
     def __init__(self, monkeypatch, at, *, kill=False, half=True):
         self.left, self.fired, self.kill, self.half = at, False, kill, half

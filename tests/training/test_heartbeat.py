@@ -1,4 +1,4 @@
-"""Heartbeats: a process that counts in the store is alive; only one that stops counting is lost."""
+"""Heartbeats: a process that counts in the store is alive; one that stops counting is lost."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ def test_only_the_process_that_stops_counting_is_lost(beats, wait_for):
 
 
 def test_a_process_that_slept_loses_no_other(beats):
-    """None of its beats was unanswered, however long ago the last one was."""
+    """All beats were answered, however long ago the last one was."""
     first = beats[0]
     first._missed = [0, 19, 0]  # the last beat before rank 1 is lost
     assert first.lost() == []

@@ -13,7 +13,7 @@ def plan(random_problem):
 
 
 def rounds(*losses, **changes):
-    """Records of a training that went well but for what is changed."""
+    """The records of a good training, with the given changes."""
     good = {
         "accuracy": 0.9,
         "test_loss": losses[-1],

@@ -1,4 +1,4 @@
-"""The round loop: federated averaging with noise, repeatable to the bit, and never without noise."""
+"""The round loop: federated averaging with noise, repeatable to the bit, refused without noise."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ from airfed.training.setup import prepare
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Tiny kernels: torch's own threads would only wait for each other."""
+    """Use one thread: with kernels this small, torch's threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -101,7 +101,7 @@ def make_plan(
 
 
 class Stub:
-    """An engine that makes up its updates: function(round, devices) → (m, d)."""
+    """An engine with artificial updates: function(round, devices) → (m, d)."""
 
     name = "stub"
 
@@ -284,7 +284,7 @@ def test_the_ledger_is_charged_before_anything_is_computed_or_transmitted():
 
 
 class Diary(NoRecorder):
-    """Recorder that note who called."""
+    """A recorder that records its callers."""
 
     def __init__(self, events):
         self.events = events
@@ -328,7 +328,7 @@ def test_the_recorders_name_of_a_transmission_keys_its_noise():
 
 
 def noise_of(updates, *, alignment=0.1, noise_std=0.01):
-    """What is added to the sum of two rounds of given updates, by one seeded source."""
+    """Return the noise that one seeded source adds in two rounds of given updates."""
     plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=alignment, rounds=2, noise_std=noise_std)
     drawn, real = [], SeededNoise.draw
 
@@ -379,7 +379,7 @@ def test_a_stop_is_noticed_between_chunks():
 
 
 class Mutant:
-    """Noise that is not what it should be."""
+    """A faulty noise source."""
 
     def __init__(self, change):
         self.change, self.true = change, SeededNoise(b"mutant")

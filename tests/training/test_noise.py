@@ -1,4 +1,4 @@
-"""The receiver's noise: repeatable for the same run, scenario, data and round, and never the same elsewhere."""
+"""The receiver's noise: repeatable for the same run, scenario, data and round, and different otherwise."""
 
 import itertools
 import math

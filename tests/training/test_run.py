@@ -156,7 +156,7 @@ def test_metrics_that_say_something_else_than_the_ledger_are_noticed_everywhere(
 
 
 def forged(run):
-    """scenario.toml and plan.json of another budget, with digests in run.json to match."""
+    """Write scenario.toml and plan.json of another budget, with matching digests in run.json."""
     other = run.parent / "other"
     execute(make_scenario(**{"budget.epsilon": 2.0}), other)
     for name in ("scenario.toml", "plan.json"):
@@ -432,7 +432,7 @@ def test_a_shared_ledger_needs_a_total_and_is_no_run(tmp_path):
 
 
 class Died(BaseException):
-    """As if the process had been killed."""
+    """Raised as if the process had been killed."""
 
 
 def test_a_charge_that_was_never_used_covers_one_transmission_and_no_more(tmp_path, monkeypatch):
@@ -562,7 +562,7 @@ def content(folder):
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 def test_a_private_record_has_no_digest_that_depends_on_data(tmp_path, monkeypatch, source):
-    """Whoever knows all data but one record can compute these digests for each guess."""
+    """An adversary who knows all data except one record can compute these digests for each guess."""
     sums, real = [], Superposition.digest
     monkeypatch.setattr(Superposition, "digest", lambda self: sums.append(real(self)) or sums[-1])
     models = []
@@ -612,7 +612,7 @@ def test_a_killed_private_run_resumes_with_its_secret_only(tmp_path, monkeypatch
 
 
 def test_an_ended_private_run_trains_no_further_round(tmp_path, monkeypatch):
-    """Without the secret nothing shows that a repeated round has the same signal."""
+    """Without the secret, nothing reveals that a repeated round has the same signal."""
     updates, built = QuadraticEngine.updates, make_scenario(**{"run.record": "private"})
 
     def nothing(self, parameters, devices, *, steps, round_index):

@@ -1,4 +1,4 @@
-"""A million devices: bounded memory, and an aggregate that is independent of the order of summation."""
+"""A million devices: bounded memory, and an aggregate that does not depend on the order of summation."""
 
 import tracemalloc
 

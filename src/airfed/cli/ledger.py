@@ -273,6 +273,8 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
         line = Table.grid(padding=(0, 1, 0, 0))  # a long finding continues below its name
         line.add_row(mark, finding)
         console.print(f"{mark} {finding}" if exporting else line)
+    if any("threshold" in check["finding"] for check in summary["checks"]):
+        console.print("[dim]A check fails if its value is above the threshold; a p fails below it.[/dim]")
     if summary["mu_lower"] is not None:
         console.print("")
         table = plain_table(

@@ -142,7 +142,8 @@ def compare(
     if missing := _no_accuracy(loaded, plans.values(), file):
         console.print(missing, markup=False)
     if equal is not None:
-        source = "from --total" if total is not None else f"the total of policy {_reference(plans)} above"
+        default = f"the total of policy {_reference(plans)} above (--total sets another)"
+        source = default if total is None else "from --total"
         tables.print_equal_total(console, *equal, source=source)
     return 0
 

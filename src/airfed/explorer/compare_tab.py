@@ -17,7 +17,7 @@ from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
 from airfed.plotting.frontier import EPSILON, POWER, Frontier, frontier
 from airfed.problem import InfeasibleError
-from airfed.text.phrases import LIMITS, TERMS, above, devices_text, number
+from airfed.text.phrases import LIMITS, TERMS, above, binding_text, devices_text, number
 from airfed.text.tables import sensitivity_sentences
 
 FACTORS: Final = 10.0 ** (np.arange(-6, 7) / 4)  # multiples of the current budgets in the map; the middle one is 1
@@ -74,7 +74,7 @@ def front_map(design: Design) -> Card:
 
     def summary(plan: Plan) -> str:
         reached = f"accuracy {plan.predicted_accuracy:.1%}" if by_accuracy else f"bound {number(plan.bound.total)}"
-        return f"{reached}, {LIMITS[plan.binding]} is the limit"
+        return f"{reached}, {binding_text(plan)}"
 
     cells = []
     for row, column in np.ndindex(FACTORS.size, FACTORS.size):

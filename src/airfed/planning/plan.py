@@ -416,7 +416,7 @@ class Plan:
 
     @property
     def binding(self) -> Binding:
-        """The binding limit on the amplitudes."""
+        """The limit that binds; `limits` shows whether others bind as well."""
         return min(self.limits, key=self.limits.__getitem__)
 
     @property

@@ -77,13 +77,30 @@ def network_sentence(plan: Plan) -> str:
 
 def schedule_sentence(plan: Plan) -> str:
     """Return the schedule in one sentence."""
-    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.method.analog else "no limit binds"
+    limit = binding_text(plan) if plan.private or plan.method.analog else "no limit binds"
     each = "" if plan.constant else " per round"
     steps = span(plan.local_steps, "-")
     return (
         f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, "
         f"{count(plan.rounds, 'round')} of {steps} local {'step' if steps == '1' else 'steps'}; {limit}."
     )
+
+
+def binding(plan: Plan) -> tuple[str, ...]:
+    """Return every limit that binds: a weighted plan may use up its privacy and its power at once."""
+    smallest = plan.limits[plan.binding]
+    return tuple(limit for limit, value in plan.limits.items() if value <= smallest * (1 + 1e-9))
+
+
+def binding_text(plan: Plan) -> str:
+    """Return which limits bind: "privacy is the limit", or "privacy and total power are the limits"."""
+    *others, last = (LIMITS[limit] for limit in binding(plan))
+    return f"{', '.join(others)} and {last} are the limits" if others else f"{last} is the limit"
+
+
+def terms(plan: Plan) -> dict[str, str]:
+    """Return the names of the bound's terms: weights differ from 1/N where devices are not aligned."""
+    return TERMS if plan.amplitudes.equal else TERMS | {"participation": "weights other than 1/N"}
 
 
 def method_sentence(plan: Plan) -> str:

@@ -18,7 +18,7 @@ from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.problem import Adversary, InfeasibleError
 from airfed.text import phrases
 from airfed.text.output import HtmlConsole
-from airfed.text.phrases import LIMITS, SCOPES, TERMS, above, change_text, compact, devices_text, span
+from airfed.text.phrases import LIMITS, SCOPES, above, change_text, compact, devices_text, span
 
 Row = tuple[str, str, str]  # name, value, remark
 _LARGE: Final = 10_000  # devices
@@ -100,7 +100,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     console.print(_grid(limits, "largest θ", _limit_rows(plan)), "")
 
     total = plan.bound.total
-    labels = TERMS if plan.amplitudes.equal else TERMS | {"participation": "weights other than 1/N"}
+    labels = phrases.terms(plan)
     terms = [(labels[name], f"{value:.5g}", f"{value / total:.1%}") for name, value in plan.bound.terms.items()]
     terms.append(("total", f"{total:.5g}", "100.0%"))
     console.print(_grid("Bound on the optimality gap (Theorem 1)", "value", terms, "share"))
@@ -164,7 +164,7 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
         )
     lines.append(f"{epsilon}, {phrases.privacy_basis(best)}.")
     empty = "" if all(plan.private for plan in plans.values()) else "; empty: the method is not private (ε = ∞)"
-    lines.append(f"limit: the constraint that binds (peak and total are powers){empty}.")
+    lines.append(f"limit: the first constraint that binds (peak and total are powers){empty}.")
     for line in lines:
         console.print(line, style="dim")
 
@@ -182,7 +182,9 @@ def print_equal_total(
 ) -> None:
     """Print the policies once more, each planned for the same ε in total, and the source of that ε."""
     budget = f"ε = {compact(epsilon, 3)} in total"
-    console.print(f"\nPolicies with more rounds can spend more total ε. Below, each has at most {budget}, {source}.\n")
+    console.print(
+        f"\nPolicies with more rounds can spend more total ε. Below, each private one has at most {budget}, {source}.\n"
+    )
     _print_policies(console, plans, failures, f"At most {budget} for every policy")
 
 
@@ -257,8 +259,9 @@ def _channel_basis(plan: Plan) -> str:
 
 def _limit_rows(plan: Plan) -> list[Row]:
     """Return the largest θ that each limit allows, and the θ of the plan (the range where rounds or devices differ)."""
+    bind = phrases.binding(plan)
     rows = [
-        (LIMITS[limit], _figure(value), "exceeded" if limit in plan.violations else "binds" * (limit == plan.binding))
+        (LIMITS[limit], _figure(value), "exceeded" if limit in plan.violations else "binds" * (limit in bind))
         for limit, value in plan.limits.items()
     ]
     level = plan.amplitudes.level if plan.amplitudes.equal or not plan.constant else plan.amplitudes.received(0)

@@ -1,4 +1,4 @@
-"""The cache of compiled code: quick when warm, and never in the way."""
+"""The cache of compiled code: quick when warm; errors of the cache do not stop a training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cold(code, tmp_path, monkeypatch):
 
 
 def start():
-    """A new engine, as in a fresh process; the messages it shows."""
+    """A new engine, as in a fresh process, and its messages."""
     messages = []
     compiler.compiled.cache_clear()
     images = np.ones((2, 1, 4, 4), np.float32)
@@ -146,7 +146,7 @@ assert "numba" not in sys.modules
 
 
 def fresh_process(environment=None):
-    """Run PROGRAM in a fresh process and return what it says."""
+    """Run PROGRAM in a fresh process and return its output."""
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
     return run.stderr
 

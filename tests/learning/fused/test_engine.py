@@ -1,4 +1,4 @@
-"""What the fused engine promises beyond what all engines do (`test_engines.py`): memory, and whom it serves."""
+"""Promises of the fused engine in addition to those of all engines (`test_engines.py`): memory, supported models."""
 
 from __future__ import annotations
 

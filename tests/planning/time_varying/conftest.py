@@ -1,4 +1,4 @@
-"""Random instances of what the time-varying planners solve."""
+"""Random instances for the time-varying planners."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def random_instance():
 
 @pytest.fixture(scope="session")
 def check_limits():
-    """Every limit holds, not by rounding either, and the objective is that of Theorem 1's recursion."""
+    """Every limit holds without tolerance, and the objective is that of Theorem 1's recursion."""
 
     def check(instance, sequence):
         rounds, theta, learning = sequence.rounds, sequence.amplitudes.level, instance.learning

@@ -74,7 +74,7 @@ def test_later_gains_do_not_change_earlier_rounds(random_instance):
         assert not np.array_equal(found.amplitudes.level[now:], other.amplitudes.level[now:])
 
 
-def test_the_last_round_spends_what_is_left(random_instance):
+def test_the_last_round_spends_the_rest_of_the_budget(random_instance):
     rng = np.random.default_rng(2)
     for _ in range(5):
         instance = random_instance(rng, devices=30, rounds=6)
@@ -144,7 +144,7 @@ def test_regret_against_the_plan_of_as_many_rounds(random_instance, shadowing_db
 @pytest.mark.slow
 @pytest.mark.parametrize("shadowing_db", [0.0, 8.0])
 @pytest.mark.parametrize("budgets", [{"battery": 1.0}, {"exposure": 0.5}])
-def test_with_devices_own_budgets_shares_of_what_is_left_beat_equal_shares(random_instance, shadowing_db, budgets):
+def test_with_batteries_shares_of_the_remaining_budget_beat_equal_shares(random_instance, shadowing_db, budgets):
     rng = np.random.default_rng(11)
     regret, cost = [], []
     for _ in range(8):

@@ -93,7 +93,7 @@ def test_branching_closes_the_duality_gap(random_instance, monkeypatch, decades,
 
 
 def brute_force_devices(instance, rounds):
-    """The same where devices have budgets of their own: θ by a general solver, from the schedules' own scale."""
+    """The same with batteries: θ by a general solver."""
     weights, noise, best = instance.weights(rounds), instance.noise_weight, np.inf
     for chosen in itertools.product(subsets(instance.num_devices), repeat=rounds):
         size = np.array([k.size for k in chosen])
@@ -134,7 +134,7 @@ def brute_force_devices(instance, rounds):
     return instance.offsets()[rounds - 1] + best
 
 
-def test_with_devices_own_budgets_brute_force_lies_between_too(random_instance, check_limits):
+def test_with_batteries_brute_force_lies_between_the_bounds(random_instance, check_limits):
     rng = np.random.default_rng(1)
     for _ in range(4):
         instance = random_instance(rng, devices=2, rounds=2, battery=rng.uniform(0.2, 1), exposure=rng.uniform(0.1, 1))

@@ -1,4 +1,4 @@
-"""Kill a run at chosen or random moments, many times; each life is a forked child that dies without tidying up.
+"""Kill a run at chosen or random moments, many times; each attempt is a forked child that ends without clean-up.
 
 Run as a script: `kill_points.py SCENARIO FOLDER MODE SEED COUNT`. It prints one JSON object. The parent only forks,
 kills and compares; it has no threads, so that a fork is a faithful and cheap new process.
@@ -87,7 +87,7 @@ class Stream:
 
 
 def life(loaded, out, aired, countdown=None, delay=None):
-    """One process: begin or resume, perhaps die. Return its exit code, or minus the signal that ended it."""
+    """Begin or resume a run in a child process, which may be killed. Return its exit code, or minus the signal."""
     child = os.fork()
     if child == 0:
         listen(aired)
@@ -147,7 +147,7 @@ def main(file, folder, mode, seed, count):
     kills = 0
 
     def perhaps_die(out, aired, share):
-        """A life that ends about `share` of the way through a whole run, or sooner if it gets to the end."""
+        """Run an attempt that is killed after about `share` of the duration of a run, unless it finishes first."""
         if mode == "times":
             return life(loaded, out, aired, delay=share * duration)
         return life(loaded, out, aired, Countdown(int(share * calls), chance.choice(("before", "within", "after"))))
@@ -169,7 +169,7 @@ def main(file, folder, mode, seed, count):
 
 
 def count_calls(loaded, folder):
-    """How often a whole run touches the disk."""
+    """Return how many calls of a run touch the disk."""
     low, high = 0, 1
     while life(loaded, folder / f"count-{high}", folder / "count.air", Countdown(high, "before")) != 0:
         low, high = high, 2 * high

@@ -1,6 +1,6 @@
-"""SIGKILL at dozens of moments, SIGINT, SIGTERM and a full disk: the end is the uninterrupted run's, to the bit.
+"""SIGKILL at dozens of moments, SIGINT, SIGTERM and a full disk: the result is that of an uninterrupted run.
 
-More than 100 deaths: at chosen calls that touch the disk, at random times within a run, and of real commands from the
+More than 100 kills: at chosen calls that touch the disk, at random times within a run, and of real commands from the
 first import on.
 """
 
@@ -53,7 +53,7 @@ def contents(out):
 
 
 def whole(file, out):
-    """What an uninterrupted run by this process leaves."""
+    """The files of an uninterrupted run by this process."""
     assert execute(load(file), out).status == "finished"
     return contents(out)
 
@@ -145,14 +145,14 @@ def test_a_killed_training_on_images_is_resumed_to_the_same_bits(tmp_path, gate,
 
 
 def trained(out, rounds):
-    """Whether so many rounds are on the disk."""
+    """Return whether so many rounds are on the disk."""
     file = out / "metrics.jsonl"
     return file.exists() and file.read_bytes().count(b"\n") == rounds
 
 
 @pytest.fixture(scope="module")
 def polite(tmp_path_factory):
-    """A scenario without checkpoints of its own, and what its uninterrupted run leaves."""
+    """A scenario without checkpoints, and the files of its uninterrupted run."""
     folder = tmp_path_factory.mktemp("polite")
     file = scenario(folder / "s.toml", rounds=60, every=10_000)
     return file, whole(file, folder / "whole")

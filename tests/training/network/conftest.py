@@ -1,4 +1,4 @@
-"""Two hosts: network namespaces that only this process and the processes in them hold, joined by a link."""
+"""Two hosts: network namespaces joined by a link, held only by this process and the processes in them."""
 
 from __future__ import annotations
 
