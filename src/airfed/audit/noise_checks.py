@@ -168,7 +168,7 @@ def _autocorrelation(received: Vector, prefixes: Vector) -> Check:
     for values in (received, prefixes)[: 1 + (len(prefixes) > len(received))]:
         power = float(np.mean(np.square(values))) or 1.0
         for name, sums, count in _lag_sums(values):
-            tests += np.count_nonzero(count)
+            tests += int(np.count_nonzero(count))
             correlation = np.divide(sums, count * power, out=np.zeros(sums.shape), where=count > 0)
             statistic = np.nan_to_num(_standard_errors(correlation, count), nan=math.inf)
             at = np.unravel_index(int(np.argmax(statistic)), sums.shape)
