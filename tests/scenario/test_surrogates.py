@@ -234,6 +234,19 @@ def test_a_run_and_its_ledger_and_report_have_the_warning(same, tmp_path):
     assert ("settings were chosen on the devices" in (tmp_path / "r.html").read_text()) is same
 
 
+def test_averages_help_where_the_noise_is_large():
+    """The numbers of docs/surrogate.md and docs/howto/choose.md."""
+    gains, losses = [], []
+    for each in shipped().values():
+        accuracy = dict(zip(each.averages, 100 * each.accuracy, strict=True))
+        plain = accuracy.pop("none")
+        least = np.unravel_index(plain[..., 0].argmax(), plain[..., 0].shape)
+        gains += [float((other - plain).max()) for other in accuracy.values()]
+        losses += [float((plain - other)[..., 0][least]) for other in accuracy.values()]
+    assert (round(min(gains)), round(max(gains))) == (4, 17)
+    assert (round(min(losses), 1), round(max(losses), 1)) == (0.5, 1.7)
+
+
 def test_one_common_image_is_enough_for_the_warning(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"train_images": rng.random((40, 4, 4)), "train_labels": np.arange(40) % 4}
