@@ -180,18 +180,20 @@ def noise_reused_across_layers(patch):
     drawing(patch, repeated)
 
 
-def coloured(patch, correlation, axis):
-    """Filter the noise as it is received: z = a·e + b·(e before it), over rounds or entries; its variance is σ²."""
+def coloured(patch, correlation, axis, lag=1, entries=slice(None)):
+    """Filter the noise as it is received: z = a·e + b·(e `lag` before), over rounds or entries; its variance is σ²."""
     b = math.sin(math.asin(2 * correlation) / 2)  # a² + b² = 1 and ab = ρ
     a, before = math.sqrt(1 - b**2), {}
 
     def receive(self, noise):
         if axis == "entries":
-            last = np.concatenate([noise[-1:], noise[:-1]])
+            last = np.roll(noise, lag)
         else:
-            last = before.get(noise.size, noise[::-1])
-            before[noise.size] = noise
-        return real_receive(self, a * noise + b * last)
+            last = before.setdefault(noise.size, [noise[::-1]] * lag)[-lag]
+            before[noise.size] = [*before[noise.size], noise][-lag:]
+        received = noise.copy()
+        received[entries] = (a * noise + b * last)[entries]
+        return real_receive(self, received)
 
     patch.setattr(Superposition, "receive", receive)
 
@@ -223,6 +225,35 @@ def noise_coloured_over_entries(patch):
 
 def noise_coloured_over_entries_with_the_other_sign(patch):
     coloured(patch, -0.02, "entries")
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_coloured_over_three_rounds(patch):
+    coloured(patch, -0.02, "rounds", lag=3)
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_coloured_over_a_hundred_entries(patch):
+    coloured(patch, 0.02, "entries", lag=100)
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_coloured_in_a_thousandth_of_the_entries(patch):
+    coloured(patch, 0.4, "rounds", entries=slice(1000, 1256))
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_with_a_period(patch):
+    def receive(self, noise):
+        cycle = np.random.default_rng(abs(hash(noise[0]))).normal(0.0, noise.std(), 500)
+        return real_receive(self, math.sqrt(0.98) * noise + math.sqrt(0.02) * np.resize(cycle, noise.size))
+
+    patch.setattr(Superposition, "receive", receive)
+    return {"audit": DEFAULT_SAMPLES}
+
+
+def noise_two_percent_small_in_one_round(patch):
+    drawing(patch, lambda values, index, draw: 0.98 * values if index == 2 else values)
     return {"audit": DEFAULT_SAMPLES}
 
 
@@ -763,6 +794,11 @@ AUDITED = {
     noise_faintly_coloured_over_rounds_with_the_other_sign: {"noise autocorrelation"},
     noise_coloured_over_entries: {"noise autocorrelation"},
     noise_coloured_over_entries_with_the_other_sign: {"noise autocorrelation"},
+    noise_coloured_over_three_rounds: {"noise autocorrelation"},
+    noise_coloured_over_a_hundred_entries: {"noise autocorrelation"},
+    noise_coloured_in_a_thousandth_of_the_entries: {"noise autocorrelation"},
+    noise_with_a_period: {"noise autocorrelation"},
+    noise_two_percent_small_in_one_round: {"noise in every part"},
     noise_missing_in_one_worker: {"noise in every part"},
     noise_missing_in_one_round: {"noise in every part"},
     noise_of_another_distribution: {"noise distribution"},

@@ -8,9 +8,11 @@ import pytest
 
 from airfed import Run, load, run
 from airfed.cli.app import main
+from airfed.experiments.pilots import design
 from airfed.experiments.points import dataset_digest
 from airfed.explorer import knobs, view
 from airfed.explorer.design import from_query, from_scenario
+from airfed.learning import data
 from airfed.planning import Surrogate
 from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.problem import InfeasibleError
@@ -232,6 +234,53 @@ def test_a_run_and_its_ledger_and_report_have_the_warning(same, tmp_path):
     assert ("settings were chosen on the devices" in (tmp_path / "r.html").read_text()) is same
 
 
+def test_averages_help_where_the_noise_is_large():
+    """The numbers of docs/surrogate.md and docs/howto/choose.md."""
+    gains, losses = [], []
+    for each in shipped().values():
+        accuracy = dict(zip(each.averages, 100 * each.accuracy, strict=True))
+        plain = accuracy.pop("none")
+        least = np.unravel_index(plain[..., 0].argmax(), plain[..., 0].shape)
+        gains += [float((other - plain).max()) for other in accuracy.values()]
+        losses += [float((plain - other)[..., 0][least]) for other in accuracy.values()]
+    assert (round(min(gains)), round(max(gains))) == (4, 17)
+    assert (round(min(losses), 1), round(max(losses), 1)) == (0.5, 1.7)
+
+
+def test_one_common_image_is_enough_for_the_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"train_images": rng.random((40, 4, 4)), "train_labels": np.arange(40) % 4}
+    arrays |= {"test_images": rng.random((8, 4, 4)), "test_labels": np.arange(8) % 4}
+    np.savez(tmp_path / "own.npz", **arrays)
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    learning = {"learning.model": "logistic", "learning.dataset": "own.npz", "learning.dimension": None}
+    loaded = load(tmp_path / "scenario.toml").override(learning)
+    for shared in (1, 0):
+        proxy = {**arrays, "train_images": rng.random((40, 4, 4))}
+        proxy["train_images"][:shared] = arrays["train_images"][7 : 7 + shared]
+        np.savez(tmp_path / f"proxy{shared}.npz", **proxy)
+        pilots = design(loaded, dataset=str(tmp_path / f"proxy{shared}.npz"), clip_norms=(1.0,), noise=(0.1,))
+        about = pilots.about()
+        assert len(about["image_digests"]) == 40
+        (tmp_path / "measured.json").write_text(surrogate(loaded, **about).to_json())
+        assert loaded.surrogate.same_data is bool(shared)
+        assert (CHOSEN_ON_DATA in loaded.plan().notes) is bool(shared)
+    (tmp_path / "measured.json").write_text(surrogate(loaded, **about | {"image_digests": 3}).to_json())
+    assert not loaded.surrogate.same_data
+
+
+def test_a_file_with_images_of_a_named_data_set_is_recognised(tmp_path):
+    digits = data.load("mnist-5k")
+    few = {"train_images": digits.train_images[:40], "train_labels": digits.train_labels[:40]}
+    np.savez(tmp_path / "own.npz", **few, test_images=digits.test_images[:8], test_labels=digits.test_labels[:8])
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    learning = {"learning.model": "logistic", "learning.dataset": "own.npz", "learning.dimension": None}
+    loaded = load(tmp_path / "scenario.toml").override(learning)
+    about = {"dataset": "mnist-5k", "data_digest": digits.sha256, "images_per_device": 5}
+    (tmp_path / "measured.json").write_text(surrogate(loaded, **about).to_json())
+    assert loaded.surrogate.same_data
+
+
 def test_the_page_shows_the_expected_accuracy(scenario):
     design = from_scenario(scenario)
     seen = view.show(design)
@@ -243,7 +292,7 @@ def test_the_page_shows_the_expected_accuracy(scenario):
     assert not knobs.applies("learning.clip_norm", design)
     by_bound = view.show(design.change("policy.objective", "bound"))
     assert by_bound.facts[0].label == "Bound on the gap"  # its ϖ was not measured
-    assert by_bound.cards[-1].text.startswith("The bound ")
+    assert by_bound.cards[-1].text.startswith("Bound ")
     with pytest.raises(ValueError, match=r"fitted with learning_rate = 0\.3"):
         view.show(design.change("learning.learning_rate", 0.3))
 

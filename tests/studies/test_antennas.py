@@ -1,6 +1,10 @@
 """The gain of receive antennas: rows of trainings, table and figure."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
+from scipy import stats
 
 from studies import antennas
 
@@ -48,3 +52,24 @@ def test_the_figure_has_a_panel_for_each_scenario_and_a_curve_for_each_adversary
     reached = [[line for line in panel.get_lines() if line.get_marker() == "o"] for panel in panels]
     assert [len(lines) for lines in reached] == [2, 2]
     assert reached[0][0].get_ydata() == pytest.approx([0.55, 0.55])
+
+
+def test_the_page_has_the_records():
+    """The table of docs/antennas.md, and the sentences below it."""
+    docs = Path(__file__).parents[2] / "docs"
+    rows, page = pd.read_csv(docs / "studies" / "antennas.csv"), (docs / "antennas.md").read_text(encoding="utf-8")
+    groups = rows.groupby(["label", "adversary", "antennas"])
+    for (label, adversary, _), seeds in groups:
+        mean, half = 100 * seeds["accuracy"].mean(), 100 * seeds["accuracy"].std() * stats.t.ppf(0.975, 2) / 3**0.5
+        cell = f"{mean:.1f} ± {half:.1f} ({100 * seeds['predicted_accuracy'].mean():.1f})"
+        (line,) = (
+            one for one in page.splitlines() if one.startswith(f"| {label}-limited") and f"`{adversary}`" in one
+        )
+        assert cell in line
+    error = 100 * (groups["predicted_accuracy"].mean() - groups["accuracy"].mean())
+    assert round(error.max()) == 14
+    assert error[groups["rounds"].min() == 56].abs().max() < 5
+    ratio = rows[rows["adversary"] == "all_antennas"].groupby(["label", "antennas"])["amplification"]
+    assert round(ratio.max()["one direction, power", 4], 2) == 1.07
+    assert round(ratio.mean()["one direction, power", 16], 1) == 1.4
+    assert round(ratio.mean()["scattered, privacy", 16], 1) == 4.0

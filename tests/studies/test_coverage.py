@@ -37,6 +37,30 @@ def test_nine_of_ten_trainings_of_scenarios_that_were_left_out_lie_inside(kind):
     assert inside / len(rows) >= 0.88
 
 
+def test_trainings_of_another_study_are_covered():
+    rows = pd.read_csv(coverage.DOCS / "networks.csv")
+    other = json.loads(INTERVALS.read_text(encoding="utf-8"))["other"]
+    assert coverage.inside(rows["expected"], rows["accuracy"], other).mean() >= 0.88
+    assert not coverage.inside(rows["expected"], rows["expected"] + 0.35, other).any()
+
+
+def test_the_command_prints_the_coverage(tmp_path, monkeypatch, capsys):
+    for name in ("INTERVALS", "PAGE"):
+        monkeypatch.setattr(coverage, name, tmp_path / name)
+    coverage.write()
+    said = capsys.readouterr().out
+    assert "same data set: 90.2% of 430 trainings inside" in said
+    assert "another data set: 96.0% of 200 trainings inside" in said
+    assert (tmp_path / "PAGE").exists()
+
+
+def test_the_level_of_another_data_set_is_that_of_the_page_on_surrogates():
+    """The numbers of docs/surrogate.md."""
+    rows = coverage.records()["other"]
+    error = 100 * (rows["accuracy"] - rows["predicted"]).groupby(rows["scenario"]).mean()
+    assert error.round().to_dict() == {"fashion": -9, "much-power": -10, "hundred": 11, "paper": 16}
+
+
 def test_a_scenario_unlike_the_others_is_not_covered():
     rng = np.random.default_rng(0)
     names = np.repeat(["a", "b", "c", "d"], 50)

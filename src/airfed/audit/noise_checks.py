@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv, gammainc, gammaincc, kolmogi, kolmogorov, ndtr, ndtri
+from scipy import fft
+from scipy.special import betainc, betaincinv, gammainc, gammaincc, kolmogi, kolmogorov, ndtr
 
 from airfed.audit.subject import Check, ScriptedEngine, Subject
 from airfed.problem import Fleet
@@ -28,7 +30,9 @@ _TOLERANCE: Final = 0.01  # of the standard deviation
 _BLOCKS: Final = 16  # parts of a round's noise that are tested separately: layers, workers
 _MIN_DIMENSION: Final = 4096
 _MAX_CORRELATED: Final = 16_384
-_MAX_LAG: Final = 5  # rounds, entries and parts
+_MAX_LAG: Final = 5  # rounds, entries and parts, of groups of entries and of pairs of parts
+_MAX_LAGGED: Final = 1_000_000  # values whose correlations are pooled at every lag
+_LAGS: Final = "lags in rounds, parts and entries:"
 _MAX_ROUNDS: Final = 50  # for the statistics
 _MAX_DRAWN, _MAX_KEPT = 20_000_000, 2_000_000  # values of all rounds together that are compared for repetition
 _MIN_DRAWN: Final = 64  # of one round
@@ -52,9 +56,9 @@ def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
     return [
         _scale(drawn),
         _distribution(drawn),
-        _blocks(drawn, parts * blocks),
+        _blocks(drawn, parts * blocks, prefixes.reshape(every, -1)),
         _correlation(drawn, parts * blocks),
-        _autocorrelation(received),
+        _autocorrelation(received, prefixes),
         _distinct(drawn, prefixes),
         *([_indicator(received)] if subject.plan.problem.learning.adaptive_clipping else []),
         _power(subject),
@@ -110,25 +114,23 @@ def _distribution(drawn: Vector) -> Check:
     return Check.of("noise distribution", passed, finding, distance=distance, threshold=threshold, p=chance)
 
 
-def _blocks(drawn: Vector, blocks: int) -> Check:
-    """Return whether the energy of each part of each round is σ² χ²."""
-    parts = np.array_split(drawn, blocks, axis=1)
-    energy = np.stack([np.sum(np.square(part), axis=1) for part in parts], axis=1)
-    size = np.array([part.shape[1] for part in parts])
-    chance = np.minimum(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2))
-    worst, threshold = float(chance.min()), LEVEL / chance.size
-    index, part = np.unravel_index(int(np.argmin(chance)), chance.shape)
-    ratio = math.sqrt(float(energy[index, part] / size[part]))
-    tested = (
-        f"energy of {chance.size} parts of {drawn.shape[0]} rounds: smallest p {worst:.2g}, threshold {threshold:.2g}"
-    )
-    return Check.of(
-        "noise in every part",
-        worst >= threshold,
-        tested,
-        f"{tested}; part {part + 1} of {blocks} of round {index + 1} has a standard deviation of {ratio:.4f} σ",
-        **{"parts": int(chance.size), "p": worst, "threshold": threshold},
-    )
+def _blocks(drawn: Vector, blocks: int, prefixes: Vector) -> Check:
+    """Return whether the energy of each round, of each part of it, and of each prefix is σ² χ²."""
+    groups = [
+        (f"part {part + 1} of {blocks} of ", rows) for part, rows in enumerate(np.array_split(drawn, blocks, axis=1))
+    ]
+    lowest, tests, worst = 1.0, 0, ""
+    for name, rows in (*groups, ("", drawn), ("the beginning of ", prefixes)):
+        half, energy = rows.shape[1] / 2, np.sum(np.square(rows), axis=1)
+        chance = np.nan_to_num(np.minimum(gammainc(half, energy / 2), gammaincc(half, energy / 2)), nan=0.0)
+        tests += chance.size
+        if chance.min() < lowest:
+            index, lowest = int(np.argmin(chance)), float(chance.min())
+            worst = f"{name}round {index + 1} has a standard deviation of {math.sqrt(energy[index] / 2 / half):.4f} σ"
+    threshold = LEVEL / tests
+    finding = f"energy of {tests} rounds and parts of them: smallest p {lowest:.2g}, threshold {threshold:.2g}"
+    figures = {"parts": tests, "p": lowest, "threshold": threshold}
+    return Check.of("noise in every part", lowest >= threshold, finding, f"{finding}; {worst}", **figures)
 
 
 def _indicator(received: Vector) -> Check:
@@ -156,43 +158,90 @@ def _correlation(drawn: Vector, blocks: int) -> Check:
     return Check.of("noise correlation", chance >= LEVEL / pairs, finding, **figures)
 
 
-def _autocorrelation(received: Vector) -> Check:
+def _autocorrelation(received: Vector, prefixes: Vector) -> Check:
     """Return the check of the correlations of all values, (I, parts, d), over lags in rounds, entries and parts.
 
-    Coloured noise hides less than white noise of the same variance. Each correlation is pooled over all values at one
-    lag; those of each pair of parts (antennas, real and imaginary) are tested as well. Over n pairs it is N(0, 1/n).
+    Coloured noise hides less than white noise of the same variance. Every correlation of `_lag_sums` is tested, and
+    where the plan has more rounds than `received`, those of the prefixes too.
     """
-    rounds, parts, size = received.shape
-    power = float(np.mean(np.square(received))) or 1.0
-    found, tests = [], 0  # (√n |r|, r, where)
-    farthest = min(_MAX_LAG, parts - 1)
-    for lag, shift in itertools.product(range(min(_MAX_LAG, rounds - 1) + 1), range(-_MAX_LAG, _MAX_LAG + 1)):
-        if lag == 0 and shift < 0:
-            continue  # the same pairs of values as in the other direction
-        first = received[: rounds - lag, :, max(0, -shift) : size - max(0, shift)]
-        then = received[lag:, :, max(0, shift) : size + min(0, shift)]
-        products = np.tensordot(first, then, axes=((0, 2), (0, 2))) / power
-        count = first.shape[0] * first.shape[2]
-        same = lag == shift == 0
-        where = f"lag of {lag} in rounds, {shift} in entries"
-        for apart in range(1 if same else -farthest, farthest + 1):
-            pooled, total = count * (parts - abs(apart)), float(np.trace(products, apart))
-            found.append((abs(total) / math.sqrt(pooled), total / pooled, f"{where}, {apart} in parts"))
-            tests += 1
-        if parts > 1:
-            pairs = np.triu(products, 1) if same else products
-            one, two = np.unravel_index(int(np.argmax(np.abs(pairs))), pairs.shape)
-            total = float(pairs[one, two])
-            found.append((abs(total) / math.sqrt(count), total / count, f"{where}; parts {one + 1} and {two + 1}"))
-            tests += parts * (parts - 1) // 2 if same else parts**2
-    statistic, correlation, where = max(found)
-    threshold = -float(ndtri(LEVEL / (2 * tests)))
+    tests, largest = 0, (0.0, 0.0, "none")  # (standard errors, correlation, where)
+    for values in (received, prefixes)[: 1 + (len(prefixes) > len(received))]:
+        power = float(np.mean(np.square(values))) or 1.0
+        for name, sums, count in _lag_sums(values):
+            tests += int(np.count_nonzero(count))
+            correlation = np.divide(sums, count * power, out=np.zeros(sums.shape), where=count > 0)
+            statistic = np.nan_to_num(_standard_errors(correlation, count), nan=math.inf)
+            at = np.unravel_index(int(np.argmax(statistic)), sums.shape)
+            if statistic[at] > largest[0]:
+                middle = [size // 2 if name == _LAGS and axis else 0 for axis, size in enumerate(sums.shape)]
+                where = ", ".join(str(index - zero) for index, zero in zip(at, middle, strict=True))
+                largest = float(statistic[at]), float(correlation[at]), f"{name} {where}"
+    statistic, correlation, where = largest
+    threshold = math.sqrt(2 * math.log(2 * max(1, tests) / LEVEL))
     finding = (
-        f"most significant of {tests} correlations at lags up to {_MAX_LAG}: {correlation:.5f} ({where}), "
-        f"{statistic:.2f} standard errors, threshold {threshold:.2f}"
+        f"most significant of {tests} correlations: {correlation:.5f} ({where}), {statistic:.2f} standard errors, "
+        f"threshold {threshold:.2f}"
     )
     figures = {"correlation": correlation, "statistic": statistic, "threshold": threshold, "tests": tests}
     return Check.of("noise autocorrelation", statistic <= threshold, finding, **figures)
+
+
+def _standard_errors(correlation: Vector, count: Vector) -> Vector:
+    """Return t such that a mean of `count` products of N(0, 1) is as far from 0 with probability at most 2e^(−t²/2).
+
+    Chernoff's bound at s = r/(1 + 2r); t = √n |r| for small r. The products may form chains as in Σ z_i z_{i+1}: per
+    product, their cumulant function is at most −½ ln((1 + √(1 − 4s²))/2).
+    """
+    size = np.abs(correlation)
+    s = size / (1 + 2 * size)
+    cumulant = -np.log((1 + np.sqrt(1 - 4 * s**2)) / 2) / 2
+    return np.asarray(np.sqrt(2 * count * np.maximum(s * size - cumulant, 0.0)))
+
+
+def _lag_sums(values: Vector) -> Iterator[tuple[str, Vector, Vector]]:
+    """Yield sums of products of values, (I, parts, d), with the number of products in each, and what its indices are.
+
+    Pooled over all values at every lag; of each pair of rounds and of parts (antennas, real and imaginary); and, at
+    lags along one axis, of groups of 1, 2, 4, … neighbouring entries.
+    """
+    cut = values[..., : max(1, _MAX_LAGGED // (values.shape[0] * values.shape[1]))]
+    padded = [fft.next_fast_len(2 * size - 1, real=True) for size in cut.shape]
+    sums = fft.irfftn(np.square(np.abs(fft.rfftn(cut, padded))), padded)
+    count = np.ones(())
+    for axis, size in enumerate(cut.shape):  # negative lags are at the end at first
+        pairs = np.maximum(0, size - np.minimum(np.arange(padded[axis]), padded[axis] - np.arange(padded[axis])))
+        count = count[..., None] * pairs
+    count[0, 0, 0] = 0
+    yield _LAGS, *(fft.fftshift(each[: len(cut)], axes=(1, 2)) for each in (sums, count))  # -lags are the same pairs
+    rows = values.reshape(len(values), -1)
+    yield "rounds", np.triu(rows @ rows.T, 1), np.triu(np.full(2 * [len(rows)], float(rows.shape[1])), 1)
+    if values.shape[1] > 1:
+        yield from _pairs_of_parts(values)
+    names = ("rounds", "parts", "entries")
+    for axis, size in enumerate(values.shape):
+        for lag in range(1, min(_MAX_LAG, size - 1) + 1):
+            ahead = np.moveaxis(values, axis, 0)
+            products = np.moveaxis(ahead[:-lag] * ahead[lag:], 0, axis).sum(axis=(0, 1))
+            number = float((size - lag) * values.size / size / products.size)
+            width = 1
+            while products.size > 1:
+                where = f"lag of {lag} in {names[axis]}, group of {width} entries"
+                yield where, products, np.full(products.shape, number * width)
+                products, width = products[: products.size // 2 * 2].reshape(-1, 2).sum(axis=1), 2 * width
+
+
+def _pairs_of_parts(values: Vector) -> Iterator[tuple[str, Vector, Vector]]:
+    rounds, parts, size = values.shape
+    for lag, shift in itertools.product(range(min(_MAX_LAG, rounds - 1) + 1), range(-_MAX_LAG, _MAX_LAG + 1)):
+        if abs(shift) >= size or (lag == 0 and shift < 0):  # the same pairs as in the other direction
+            continue
+        first = values[: rounds - lag, :, max(0, -shift) : size - max(0, shift)]
+        then = values[lag:, :, max(0, shift) : size + min(0, shift)]
+        sums = np.tensordot(first, then, axes=((0, 2), (0, 2)))
+        count = np.full(sums.shape, float(first.size // parts))
+        if lag == shift == 0:
+            sums, count = np.triu(sums, 1), np.triu(count, 1)
+        yield f"lag of {lag} in rounds, {shift} in entries; parts", sums, count
 
 
 def _distinct(drawn: Vector, prefixes: Vector) -> Check:

@@ -35,6 +35,7 @@ Run = Callable[[str, Sequence[Point]], Sequence[Record]]
 _DEVICES: Final = 20  # that train, at least
 _IMAGES: Final = 800  # of all these devices, at least: fewer are too few to learn from
 _VALIDATION: Final = (5, 5000)  # every fifth training image, at most so many
+_DIGESTS: Final = 1000  # of training images, by which data sets that overlap are recognised
 _PARTICIPATION: Final = (0.25, 0.5, 1.0)  # participation ratios where the devices' data differ
 _LEAST_NOISE: Final = 1e-3  # relative to the clipping norm, per coordinate: negligible
 _NOISE: Final = (0.3, 3.0)  # range of the largest noise level: with the last one nothing is learned
@@ -96,6 +97,7 @@ class Pilots:
         return {
             "dataset": source if isinstance(source, str) else source.name,
             "data_digest": dataset_digest(str(source)),
+            "image_digests": sorted(data.image_digests(data.load(source)))[:_DIGESTS],
             **traits(self.base.learning),
             "dimension": self.base.learning.dimension,
             "training_images": self.images * self.base.num_devices,

@@ -94,6 +94,11 @@ def dataset(name: str, **arrays: NDArray[Any]) -> Dataset:
     return Dataset(name=name, **checked, classes=classes, sha256=digest.hexdigest())
 
 
+def image_digests(dataset: Dataset) -> frozenset[str]:
+    """Return the digests of the training images, by which two data sets that share images are recognised."""
+    return frozenset(hashlib.blake2b(image, digest_size=8).hexdigest() for image in dataset.train_images)
+
+
 def held_out(dataset: Dataset, count: int, rng: np.random.Generator) -> Dataset:
     """Return the data set with some random training images in place of the test images; devices do not hold them."""
     number = len(dataset.train_labels)

@@ -485,14 +485,19 @@ def _fits_data(scenario: Scenario, surrogate: Surrogate) -> bool:
 
 
 def _same_data(scenario: Scenario, surrogate: Surrogate) -> bool:
-    """Return whether the pilot runs trained on the devices' data set; mnist-5k is a part of MNIST."""
-    name, source = surrogate.about.get("dataset"), scenario.learning.dataset
+    """Return whether the pilot runs trained on images of the devices' data set; mnist-5k is a part of MNIST."""
+    about, source = surrogate.about, scenario.learning.dataset
+    name = about.get("dataset")
     if scenario.learning.synthetic or name is None:
         return False
     if name in DATASET_SHAPES and source in DATASET_SHAPES:
         return str(name).removesuffix("-5k") == source.removesuffix("-5k")
     try:
-        return surrogate.about.get("data_digest") == _loaded(data_source(scenario))[1]
+        own = data_source(scenario)
+        if about.get("data_digest") == _loaded(own)[1]:
+            return True
+        of_pilots = about.get("image_digests") or (_image_digests(name) if name in DATASET_SHAPES else ())
+        return isinstance(of_pilots, list | frozenset) and not _image_digests(own).isdisjoint(map(str, of_pilots))
     except DataError:  # a published data set that was not fetched: a plan needs no data, and a run plans again
         return False
 
@@ -513,6 +518,14 @@ def _loaded(source: str | Path) -> tuple[int, str]:
 
     found = data.load(source)
     return len(found.train_labels), found.sha256
+
+
+@cache
+def _image_digests(source: str | Path) -> frozenset[str]:
+    """Return the digests of the training images in a data set."""
+    from airfed.learning import data  # lazy, as above
+
+    return data.image_digests(data.load(source))
 
 
 @cache
