@@ -19,7 +19,6 @@ from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.surrogate import Average, Surrogate
 from airfed.planning.time_varying import planner as time_varying
-from airfed.planning.time_varying import weighted as time_varying_weighted
 from airfed.planning.time_varying.instance import Solution
 from airfed.planning.time_varying.planner import Samples
 from airfed.problem import InfeasibleError, Problem
@@ -154,6 +153,8 @@ def _weighted(
     problem: Problem, *, rounds: int | None, objective: Surrogate | None, samples: Samples | None
 ) -> Solution:
     if problem.time_varying:
+        from airfed.planning.time_varying import weighted as time_varying_weighted  # lazy: it imports scipy.optimize
+
         return time_varying_weighted.weighted(problem, rounds=rounds, samples=samples)
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
     return weighted.weighted(problem, every) if objective is None else weighted.most_accurate(problem, every, objective)

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.interpolate import RegularGridInterpolator
+from scipy.optimize import isotonic_regression
 
 from airfed import Fleet, InfeasibleError, plan
 from airfed._files import DataError
 from airfed.planning import Plan, Surrogate, limits, load_surrogate
+from airfed.planning.surrogate import _monotone, _Multilinear
 from airfed.policies import POLICIES
 
 ROUNDS, CLIPS, NOISE = (1, 3, 10, 20), (0.5, 1.0, 4.0), (1e-3, 1e-2, 0.1, 1.0, 10.0)
@@ -37,6 +40,24 @@ def surrogate(participation=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE,
         "loss_spread": np.full(accuracy.shape, 0.02),
     }
     return Surrogate(**{**axes, **values, **changes})
+
+
+def test_interpolation_and_regression_are_those_of_scipy():
+    """To the bit, on grids of two to five points, at grid points, between and outside them, and with ties."""
+    rng, outside = np.random.default_rng(7), 0
+    for _ in range(100):
+        axes = [np.cumsum(rng.random(rng.integers(2, 6)) + 0.01) for _ in range(4)]
+        values = np.round(rng.random([*(axis.size for axis in axes), 3]), int(rng.integers(1, 16)))
+        for increasing in (False, True):
+            monotone = np.apply_along_axis(
+                lambda row, up=increasing: isotonic_regression(row, increasing=up).x, 3, values
+            )
+            assert np.array_equal(_monotone(values.swapaxes(3, 4), increasing=increasing).swapaxes(3, 4), monotone)
+        points = np.stack([rng.choice([*axis, *rng.uniform(0, axis[-1] + 0.1, 5)], 40) for axis in axes], axis=-1)
+        expected = RegularGridInterpolator(axes, values, bounds_error=False, fill_value=np.nan)(points)
+        assert np.array_equal(_Multilinear(tuple(axes), values)(points), expected, equal_nan=True)
+        outside += np.isnan(expected).any(axis=1).sum()
+    assert 300 < outside < 3000
 
 
 def test_no_more_than_everything_is_expected():

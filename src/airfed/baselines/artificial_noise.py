@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from scipy.optimize import brentq
 
 from airfed.baselines.digital import levelled
 from airfed.planning.limits import Binding, Devices, Floats, alignment_limits
@@ -73,6 +72,8 @@ class ArtificialNoise(Method):
             if excess(most) <= 0:
                 found["privacy"] = most
             else:
+                from scipy.optimize import brentq  # lazy import, as in beamforming.py
+
                 root = float(brentq(excess, alone, most, xtol=1e-14 * alone, rtol=1e-14))
                 found["privacy"] = root * (1 - 1e-12)
         return found

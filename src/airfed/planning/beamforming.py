@@ -15,7 +15,6 @@ from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
@@ -215,6 +214,8 @@ def _search(
         return top + np.log(whole) / sharpness, np.concatenate((gradient.real, gradient.imag))
 
     start = np.concatenate((beamformer.real, beamformer.imag))
+    from scipy.optimize import minimize  # lazy import: it takes a tenth of the time of a plan
+
     best = minimize(cost, start, jac=True, method="BFGS", options={"maxiter": _STEPS}).x
     return antennas.unit(best[:number] + 1j * best[number:])
 
