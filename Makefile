@@ -8,7 +8,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile  # bytecode is compiled on first import
+# Bytecode is compiled on first import, unless Python is not allowed to store it then.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
