@@ -94,6 +94,10 @@ def plan(
     given: dict[str, Any] = {"rounds": rounds, "size": size, "threshold": threshold}
     given |= {"clip_norm": clip_norm, "average": average}
     if isinstance(problem, Problem):
+        if objective is not None and not isinstance(objective, Surrogate):
+            raise ValueError(f"objective must be an accuracy surrogate or None (the bound), got {objective!r}.")
+        if not (policy is None or isinstance(policy, str | Policy) or callable(policy)):
+            raise ValueError(f"policy must be a name, a function or a Policy, got {policy!r}.")
         settings = Settings(seed=seed or 0, objective=objective, samples=samples, options=options or {}, **given)
         name = "optimal" if policy is None else policy
         rule = find(name) if isinstance(name, str) else name if isinstance(name, Policy) else Policy.from_function(name)

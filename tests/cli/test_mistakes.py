@@ -96,6 +96,11 @@ def said(tmp_path, monkeypatch, capsys):
         ("data get mnist", "Unknown command"),
         ("ledger nothing", "There is no run"),
         ("calibrate nothing.toml", "no such file"),
+        ("report s.toml", "Cannot use s.toml: Not a directory."),
+        ("new /proc/x.toml", "Cannot use /proc/x.toml: No such file or directory."),
+        ("benchmark s.toml --out b --seeds 0", "seeds must be at least 1, got 0."),
+        ("benchmark s.toml --out b --seeds 10001", "seeds must be at most 10000, got 10001."),
+        (f"benchmark s.toml --out b --seeds {'9' * 20}", "seeds must be at most 2**53"),
     ],
 )
 def test_command_lines(said, line, words):

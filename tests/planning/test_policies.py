@@ -180,6 +180,8 @@ def test_bad_rounds_are_named(rounds):
     ("options", "named"),
     [
         ({"policy": "best"}, "policy must be one of weighted, optimal, paper, full, uniform, top_k, threshold"),
+        ({"policy": 3}, "policy must be a name, a function or a Policy, got 3"),
+        ({"objective": "accuracy"}, r"objective must be an accuracy surrogate or None \(the bound\), got 'accuracy'"),
         ({"size": 2}, "policy='optimal' has no setting size"),
         ({"policy": "full", "size": 2}, "no setting size"),
         ({"policy": "top_k", "size": 4}, "size must be at most num_devices, 3; got 4"),

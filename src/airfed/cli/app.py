@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] 
             return _fail(3, str(error))
         if os.environ.get("AIRFED_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            return _fail(2, f"Cannot use {error.filename}: {error.strerror}.")
         return _fail(2, str(error))
     except MemoryError:
         return _fail(2, "The problem does not fit into memory.")

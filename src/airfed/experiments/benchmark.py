@@ -33,6 +33,7 @@ COMPARED: Final[tuple[str, ...]] = (
     *("secure_aggregation", "digital"),
 )
 """All methods, in the order in which methods of equal accuracy are listed."""
+_MOST_SEEDS: Final = 10_000
 _ONLY_VARYING: Final = "The same as optimal unless channels are time-varying or devices have batteries."
 
 
@@ -92,8 +93,9 @@ class BenchmarkRuns:
         cls, scenario: Scenario, *, seeds: int, policies: Sequence[str] | None = None, given: Scenario | None = None
     ) -> BenchmarkRuns:
         """Return the methods and points of a benchmark, all with the network that the scenario's plan takes."""
-        if seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {seeds}.")
+        _validate.positive_integer(seeds=seeds)
+        if seeds > _MOST_SEEDS:
+            raise ValueError(f"seeds must be at most {_MOST_SEEDS}, got {seeds}.")
         scenario = scenario.chosen()
         if scenario.shared_ledger_path is not None:
             raise ScenarioError(
