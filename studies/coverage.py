@@ -141,8 +141,8 @@ def markdown(found: dict[str, dict[str, Any]]) -> str:
             "images per device. The records have two data sets only, MNIST and Fashion-MNIST. So the interval for",
             "another data set is symmetric, and the records are no evidence for a third data set.",
             "",
-            "The trainings of the [network study](networks.md) did not enter the intervals; the command prints how many",
-            "of them lie inside, and `tests/studies/test_coverage.py` fails below 88%.",
+            "The trainings of the [network study](networks.md) did not enter the intervals. The command prints how",
+            "many of them lie inside; `tests/studies/test_coverage.py` fails below 88%.",
             "",
         ]
     )

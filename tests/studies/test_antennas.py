@@ -62,9 +62,7 @@ def test_the_page_has_the_records():
     for (label, adversary, _), seeds in groups:
         mean, half = 100 * seeds["accuracy"].mean(), 100 * seeds["accuracy"].std() * stats.t.ppf(0.975, 2) / 3**0.5
         cell = f"{mean:.1f} ± {half:.1f} ({100 * seeds['predicted_accuracy'].mean():.1f})"
-        (line,) = (
-            one for one in page.splitlines() if one.startswith(f"| {label}-limited") and f"`{adversary}`" in one
-        )
+        (line,) = (one for one in page.splitlines() if one.startswith(f"| {label}-limited") and f"`{adversary}`" in one)
         assert cell in line
     error = 100 * (groups["predicted_accuracy"].mean() - groups["accuracy"].mean())
     assert round(error.max()) == 14
