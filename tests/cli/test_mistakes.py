@@ -94,7 +94,9 @@ def said(tmp_path, monkeypatch, capsys):
         ("data fetch cifar10", 'Choose from: "mnist", "fashion-mnist", "cifar-10"'),
         ("data fetch mnist --source /nowhere", "the published files"),
         ("data get mnist", "Unknown command"),
-        ("ledger nothing", "There is no run"),
+        ("ledger nothing", "There is no run in nothing: run.json is missing."),
+        ("ledger .", "There is no run in .: run.json is missing."),
+        ("explore --no-browser --port 99999999", "--port must be at least 0 and at most 65535, got 99999999."),
         ("calibrate nothing.toml", "no such file"),
     ],
 )
