@@ -131,10 +131,12 @@ async def _protect(request: Request, call_next: RequestResponseEndpoint) -> Resp
 
 def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> None:
     """Serve the page, starting from a design, until a signal stops it; `runs` is the folder of run directories."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"--port must be at least 0 and at most 65535, got {port}.")
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         raise ValueError(f"Cannot listen on {host}, port {port}: {reason}. Choose another --port or --host.") from None
     token, port = secrets.token_urlsafe(24), listener.getsockname()[1]
     gate = Gate(build(start, runs), token=token, host=host, port=port)

@@ -155,7 +155,7 @@ class RunDirectory:
         """Return `run.json`; raises `OtherVersion` if another version of airfed wrote the run."""
         file = self.file("run.json")
         if not file.exists():
-            raise RunError(f"There is no run in {self.path}.")
+            raise RunError(f"There is no run in {self.path}: run.json is missing.")
         content = self.read(file.name)
         try:
             form = json.loads(content).get("format")

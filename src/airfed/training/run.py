@@ -90,7 +90,7 @@ class Run:
         """Return the run in a directory, finished or not; raises `RunError` if there is none."""
         directory = RunDirectory(Path(path))
         if not directory.exists:
-            raise RunError(f"There is no run in {path}.")
+            raise RunError(f"There is no run in {path}: run.json is missing.")
         errors: list[ValueError] = []
 
         def tried(read: Callable[[], _Read]) -> _Read | None:
