@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -57,15 +57,8 @@ def build_module(network: Network) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-class UserModel(NamedTuple):
-    """A model of user code, and the SHA-256 of its sources."""
-
-    module: nn.Module
-    digest: str
-
-
-def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserModel:
-    """Return the module of user code, with initial values from the stream "init" of `seed`.
+def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> tuple[nn.Module, str]:
+    """Return the module of user code, with initial values from the stream "init" of `seed`, and its sources' SHA-256.
 
     Args:
         spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
@@ -81,7 +74,7 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
     if not isinstance(made, nn.Module):
         raise ValueError(f"The model {spec!r} must return a torch module, got {type(made).__name__}.")
     check_module(made, name=spec)
-    return UserModel(made, digest)
+    return made, digest
 
 
 def source_digest(spec: str, folder: Path) -> str:
@@ -144,7 +137,7 @@ def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
     if isinstance(model, Network):
         return build_module(model).train(), model.l2
     if isinstance(model, str):
-        return make_user_model(model, seed=seed).module.train(), 0.0
+        return make_user_model(model, seed=seed)[0].train(), 0.0
     check_module(model, name=type(model).__name__)
     return copy.deepcopy(model).train(), 0.0
 
@@ -294,8 +287,8 @@ def parameters_of(module: nn.Module) -> list[nn.Parameter]:
 
 def flatten(module: nn.Module) -> Parameters:
     """Return the trainable parameters as one new vector."""
-    parts = [p.detach().reshape(-1).cpu() for p in parameters_of(module)]
-    return np.asarray(torch.cat(parts).numpy(), np.float32)
+    vector = nn.utils.parameters_to_vector(parameters_of(module))
+    return np.asarray(vector.detach().cpu().numpy(), np.float32)
 
 
 def unflatten(module: nn.Module, parameters: Parameters) -> None:
@@ -305,13 +298,6 @@ def unflatten(module: nn.Module, parameters: Parameters) -> None:
     with torch.no_grad():
         for target, part in zip(trainable, parts, strict=True):
             target.copy_(part.view(target.shape))
-
-
-def initial_parameters(model: Model, seed: int) -> Parameters:
-    """Return the flat initial vector of the model for `seed`; a torch module keeps its values."""
-    if isinstance(model, Network):
-        return model.initial_parameters(stream(seed, "init"))
-    return flatten(as_module(model, seed=seed)[0])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -41,13 +42,8 @@ class LowRank(nn.Module):
 def restrict(module: nn.Module, names: Sequence[str], rank: int | None, *, rng: np.random.Generator) -> None:
     """Freeze all parameters but those under the names; with a rank, add adapters to the layers that are frozen.
 
-    Args:
-        module: modified in place.
-        names: of modules or parameters, as in `module.named_parameters()`: "head" includes "head.weight".
-        rank: of the adapters; None for no adapters.
-        rng: of the initial values of the adapters.
-
-    Raises ValueError if a name is unknown, or no adapter of this rank fits.
+    The module is modified in place. Names are as in `module.named_parameters()`, of modules or parameters: "head"
+    includes "head.weight". Raises ValueError if a name is unknown, or no adapter of this rank fits.
     """
     every = dict(module.named_parameters(remove_duplicate=False))
     known = list(dict.fromkeys(prefix for key in every for prefix in _prefixes(key)))
@@ -96,5 +92,4 @@ def _tensors(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.T
 
 def _prefixes(key: str) -> list[str]:
     """Return the names under which a parameter can be named: "a", "a.b" and "a.b.weight" for "a.b.weight"."""
-    parts = key.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return list(accumulate(key.split("."), "{}.{}".format))
