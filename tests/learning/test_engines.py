@@ -281,6 +281,14 @@ def test_mini_batches_differ_between_rounds_and_seeds_but_not_between_calls(engi
     assert (update(0, 1) != update(1, 1)).any()
 
 
+def test_the_torch_engine_trains_copies_of_a_module_and_all_of_its_parameters():
+    case = Case("torch", "own")
+    start = case.start
+    rows = once(case, steps=3)
+    assert np.array_equal(case.start, start)
+    assert (rows[:, :3] == 0).all()  # torch lists a module's own parameters first: here the unused ones
+
+
 def test_divergence_gives_updates_that_are_not_finite_and_no_error(small):
     assert not np.isfinite(once(small, steps=9, learning_rate=1e30)).all()
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import airfed
-from airfed.learning import models, partial
+from airfed.learning import models
 from airfed.scenario import ScenarioError
 from airfed.scenario.learning_section import build_model, traits
 from airfed.training.execution import execute
@@ -226,9 +226,9 @@ def test_tied_weights_are_not_adapted():
             self.two.weight = self.one.weight
 
     with pytest.raises(ValueError, match="cannot adapt one: another layer shares its weight"):
-        partial.restrict(Tied(), [], 1, rng=np.random.default_rng(0))
+        models.restrict(Tied(), [], 1, rng=np.random.default_rng(0))
     tied = Tied()
-    partial.restrict(tied, ["two"], None, rng=np.random.default_rng(0))
+    models.restrict(tied, ["two"], None, rng=np.random.default_rng(0))
     assert [name for name, p in tied.named_parameters() if p.requires_grad] == ["one.weight", "two.bias"]
 
 
