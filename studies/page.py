@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
 from pandas import DataFrame, Series
 
 from airfed import scenario
@@ -50,11 +49,6 @@ def final_results(found: Studies) -> DataFrame:
     """Return the final results of studies, except those whose variants have axes of their own (regret)."""
     plain = {name: each for name, each in found.items() if not any(v.axes for v in each.experiment.variants)}
     return claims.final_results(plain)
-
-
-def read_results(file: Path) -> DataFrame:
-    """Return the final results in a CSV file."""
-    return pd.read_csv(file)
 
 
 def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:

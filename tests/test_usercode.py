@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def width(folder, spec="net:make"):
-    return models.flatten(models.make_user_model(spec, folder=folder).module).size // 785
+    return models.flatten(models.make_user_model(spec, folder=folder)[0]).size // 785
 
 
 def test_beside_the_scenario_first_then_the_working_directory(folder, tmp_path):

@@ -11,7 +11,7 @@ from airfed import plan, scenario
 from airfed._files import DataError
 from airfed.cli import main
 from airfed.experiments import sweep
-from airfed.experiments.pilots import GridPoint, MissingPilots, better_half, design, means, run_pilots, spreads
+from airfed.experiments.pilots import GridPoint, MissingPilots, better_half, design, estimates, run_pilots
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.results import Record
 from airfed.keys import ScenarioError
@@ -221,15 +221,16 @@ def test_only_the_better_half_at_each_noise_has_all_seeds(loaded):
 
 def test_the_spread_of_a_single_training_is_that_of_the_others_at_its_noise():
     a, b, c, d = (GridPoint(1.0, rounds, 1.0, noise) for noise in (0.1, 0.2) for rounds in (1, 2))
-    found = spreads({a: np.array([0.5, 0.7]), b: np.array([0.1]), c: np.array([0.3]), d: np.array([0.2, 0.2])})
-    assert found == pytest.approx({a: np.sqrt(0.02), b: np.sqrt(0.02), c: 0.0, d: 0.0})
+    found = estimates({a: np.array([0.5, 0.7]), b: np.array([0.1]), c: np.array([0.3]), d: np.array([0.2, 0.2])})
+    spread = {at: deviation for at, (_, deviation) in found.items()}
+    assert spread == pytest.approx({a: np.sqrt(0.02), b: np.sqrt(0.02), c: 0.0, d: 0.0})
     assert better_half({a: 0.6, b: 0.1, c: 0.3, d: 0.2}) == [a, c]
 
 
 def test_a_single_training_is_corrected_for_the_effect_of_its_seed():
     a, b, c = (GridPoint(1.0, rounds, 1.0, 0.1) for rounds in (1, 2, 3))
-    found = means({a: np.array([0.85, 0.81]), b: np.array([0.84]), c: np.array([0.8, 0.78])})
-    assert found == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
+    found = estimates({a: np.array([0.85, 0.81]), b: np.array([0.84]), c: np.array([0.8, 0.78])})
+    assert {at: mean for at, (mean, _) in found.items()} == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
 
 
 def test_every_grid_point_has_all_averages(loaded):

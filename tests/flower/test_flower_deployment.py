@@ -154,7 +154,7 @@ FAULTS = {}
 @app.train()
 def train(message, context):
     device = context.node_config["partition-id"]
-    if messages.is_question(message):
+    if "ask" in message.content[messages.RECORD]:
         time.sleep(3600.0 if device == 9 else 0.0)
         return honest(message, context)
     place = device, messages.RoundConfig.of(message).round_index

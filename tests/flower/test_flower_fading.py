@@ -1,4 +1,4 @@
-"""Block fading in Flower: every round contacts its own devices, each with its own power."""
+"""Rounds that differ in Flower: every round contacts its own devices, each with its own power."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,18 @@ from airfed.scenario import load
 
 OPTIMAL = {"policy.name": "optimal", "policy.size": None, "budget.total_power": 1.0, "link.noise_std": 0.5}
 BATTERIES = {**OPTIMAL, "budget.scope": "total", "budget.device_power": 0.3, "channel.correlation": 0.9}
+FADING = {"channel": {"model": "rayleigh", "coherence_rounds": 1}, "fleet.num_devices": 5}
+CHANGES = {
+    "uniform": {**FADING, "policy.name": "uniform"},
+    "optimal": {**FADING, **OPTIMAL},
+    "batteries": {**FADING, **BATTERIES},
+    "static": {"policy.name": "liu_simeone", "policy.size": None, "budget.scope": "total", "budget.epsilon": 1.0},
+}
 
 
-@pytest.fixture(params=[{"policy.name": "uniform"}, OPTIMAL, BATTERIES], ids=["uniform", "optimal", "batteries"])
+@pytest.fixture(params=CHANGES.values(), ids=CHANGES)
 def scenario(scenario_file, request):
-    channel = {"channel": {"model": "rayleigh", "coherence_rounds": 1}, "fleet.num_devices": 5}
-    return load(scenario_file).override({**channel, **request.param})
+    return load(scenario_file).override(request.param)
 
 
 def test_it_trains_as_airfed_run_does(setup, own_training, start, own_app, make_grid, tmp_path):
@@ -24,6 +30,9 @@ def test_it_trains_as_airfed_run_does(setup, own_training, start, own_app, make_
     assert [charge.mu for charge in ledger.charges] == [planned.mu for planned in setup.plan.sequence]
     assert [c.mask.devices.tolist() for c in ledger.charges] == [d.scheduled.tolist() for d in setup.plan.sequence]
     assert ledger.mu_total == pytest.approx(setup.plan.mu_total, rel=1e-12)
+    if not setup.plan.problem.time_varying:
+        assert setup.plan.mu_total <= ledger.mu_total <= setup.plan.mu_total * (1 + 1e-15)
+        assert len({charge.mu for charge in ledger.charges}) == setup.plan.rounds
 
 
 def test_every_round_config_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):
@@ -32,6 +41,7 @@ def test_every_round_config_is_that_of_its_round(setup, start, own_app, make_gri
     _, *rounds = [batch for batch in grid.sent if batch]
     for batch, planned in zip(rounds, setup.plan.sequence, strict=True):
         configs = [messages.RoundConfig.of(message) for message in batch]
+        assert {config.clip_norm for config in configs} == {planned.clip_norm}
         np.testing.assert_allclose(
             sorted(config.amplitude**2 for config in configs), np.sort(planned.power), rtol=1e-12
         )

@@ -17,7 +17,7 @@ from torch import nn
 from airfed.aircomp import clip
 from airfed.learning.data import dataset, load, partition
 from airfed.learning.engine import ENGINES, make_engine
-from airfed.learning.models import initial_parameters
+from airfed.learning.models import flatten
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
@@ -97,7 +97,8 @@ class Case:
     def start(self):
         if self.engine == "quadratic":
             return np.random.default_rng(0).normal(size=9).astype(np.float32)
-        return initial_parameters(model(self.model), 0)
+        made = model(self.model)
+        return flatten(made) if isinstance(made, nn.Module) else made.initial_parameters(np.random.default_rng(0))
 
     def exact(self, **options: Any):
         """An engine that computes in float64."""
@@ -169,7 +170,7 @@ def test_updates_agree_with_float64(case, batch_size):
 def test_five_rounds_of_averaging_agree_with_float64(name, batch_size):
     digits = load("mnist-5k")
     network = builtin(name, input_shape=(1, 28, 28), classes=10)
-    start, devices = initial_parameters(network, 0), np.arange(0, 100, 30)
+    start, devices = network.initial_parameters(np.random.default_rng(0)), np.arange(0, 100, 30)
     arguments = (network, digits, partition(digits.train_labels, 100, rng=np.random.default_rng(0)))
     options = {"learning_rate": 0.1, "batch_size": batch_size, "seed": 3, "chunk": 3}
     exact = ReferenceEngine(
@@ -264,7 +265,7 @@ def test_a_device_sees_its_own_images_only(engine):
     one = dataset("one", train_images=pictures, train_labels=labels, test_images=pictures, test_labels=labels)
     together = make_engine(engine, network, data, shards, learning_rate=0.1)
     single = make_engine(engine, network, one, np.arange(6)[None], learning_rate=0.1)
-    start = initial_parameters(network, 0)
+    start = network.initial_parameters(np.random.default_rng(0))
     assert np.array_equal(gather(together, start, [6])[0], gather(single, start, [0])[0])
     together.close()
     single.close()
@@ -278,6 +279,14 @@ def test_mini_batches_differ_between_rounds_and_seeds_but_not_between_calls(engi
     assert np.array_equal(update(0, 1), update(0, 1))
     assert (update(0, 1) != update(0, 2)).any()
     assert (update(0, 1) != update(1, 1)).any()
+
+
+def test_the_torch_engine_trains_copies_of_a_module_and_all_of_its_parameters():
+    case = Case("torch", "own")
+    start = case.start
+    rows = once(case, steps=3)
+    assert np.array_equal(case.start, start)
+    assert (rows[:, :3] == 0).all()  # torch lists a module's own parameters first: here the unused ones
 
 
 def test_divergence_gives_updates_that_are_not_finite_and_no_error(small):

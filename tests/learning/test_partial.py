@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import airfed
-from airfed.learning import models, partial
+from airfed.learning import models
 from airfed.scenario import ScenarioError
 from airfed.scenario.learning_section import build_model, traits
 from airfed.training.execution import execute
@@ -126,10 +126,10 @@ def test_the_saved_model_is_complete_and_loads_into_the_callable(scenario, tmp_p
     some = partly(scenario, *train)
     outcome = execute(some, tmp_path / "run")
     saved = load_file(tmp_path / "run" / "model.safetensors")
-    fresh = models.make_user_model("mine:Net", folder=scenario.folder, seed=77).module
+    fresh = models.make_user_model("mine:Net", folder=scenario.folder, seed=77)[0]
     fresh.load_state_dict({name: torch.tensor(value) for name, value in saved.items()})  # strict: every name, no other
     task = outcome.setup.task
-    start = models.make_user_model("mine:Net", folder=scenario.folder, seed=scenario.seed).module
+    start = models.make_user_model("mine:Net", folder=scenario.folder, seed=scenario.seed)[0]
     frozen = "features.0.bias"
     assert np.array_equal(saved[frozen], start.state_dict()[frozen].numpy())
     changed = [name for name, value in saved.items() if not np.array_equal(value, start.state_dict()[name].numpy())]
@@ -226,9 +226,9 @@ def test_tied_weights_are_not_adapted():
             self.two.weight = self.one.weight
 
     with pytest.raises(ValueError, match="cannot adapt one: another layer shares its weight"):
-        partial.restrict(Tied(), [], 1, rng=np.random.default_rng(0))
+        models.restrict(Tied(), [], 1, rng=np.random.default_rng(0))
     tied = Tied()
-    partial.restrict(tied, ["two"], None, rng=np.random.default_rng(0))
+    models.restrict(tied, ["two"], None, rng=np.random.default_rng(0))
     assert [name for name, p in tied.named_parameters() if p.requires_grad] == ["one.weight", "two.bias"]
 
 

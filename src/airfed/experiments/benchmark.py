@@ -1,14 +1,13 @@
 """The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
 It is a sweep over the policy and the seed: finished runs are not repeated, interrupted runs are resumed.
-`DIR/benchmark.toml` is the scenario of the directory. The table is in `benchmark.csv`, `benchmark.tex` and
-`benchmark.json`; the figures are `benchmark-privacy`, `benchmark-power` and `benchmark-air` (.png and .pdf,
-with the settings in .txt).
+`DIR/benchmark.toml` is the scenario of the directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 from rich.console import Console
 
 from airfed import _extras, _validate
-from airfed._disk import create_atomic, write_atomic
+from airfed._disk import create_atomic
 from airfed.experiments import points, results, sweep
 from airfed.experiments.benchmark_table import Benchmark, MethodResult, spent
 from airfed.experiments.points import Experiment, Point, Variant
@@ -162,35 +161,28 @@ def claim(scenario: Scenario, out: Path) -> None:
 
 
 def write(benchmark: Benchmark, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the sweep's tables and, if matplotlib is installed, the figures; return the files."""
-    content = {
-        "benchmark.csv": benchmark.to_csv().encode(),
-        "benchmark.tex": benchmark.to_latex().encode(),
-        "benchmark.json": benchmark.to_json().encode(),
-    }
-    try:
-        if _extras.has("matplotlib"):
-            from airfed.plotting.figure import encoded
+    """Write `benchmark.*`, the sweep's tables and, if matplotlib is installed, figures; return the files."""
+    return [*results.write_files("the benchmark", _files(benchmark), out), *results.write_tables(out, records)]
 
-            for name, drawn in benchmark.plot().items():
-                content |= {f"{name}.{ending}": encoded(drawn, ending) for ending in ("png", "pdf")}
-                content[f"{name}.txt"] = f"{drawn.get_label()}\n".encode()
-        for name, whole in content.items():
-            write_atomic(out / name, whole)
-    except OSError as error:
-        raise RunError(f"Cannot write the benchmark to {out}: {error.strerror or error}. The runs are kept.") from None
-    return [*(out / name for name in content), *results.write_tables(out, records)]
+
+def _files(benchmark: Benchmark) -> Iterator[tuple[str, bytes]]:
+    yield "benchmark.csv", benchmark.to_csv().encode()
+    yield "benchmark.tex", benchmark.to_latex().encode()
+    yield "benchmark.json", benchmark.to_json().encode()
+    if _extras.has("matplotlib"):
+        from airfed.plotting.figure import encoded
+
+        for name, drawn in benchmark.plot().items():
+            yield from ((f"{name}.{ending}", encoded(drawn, ending)) for ending in ("png", "pdf"))
+            yield f"{name}.txt", f"{drawn.get_label()}\n".encode()
 
 
 def _method_result(policy: str, records: Sequence[Record]) -> MethodResult:
-    runs, reasons, failed = {}, {}, False
-    for record in records:
-        seed = int(record.point.values["seed"])
-        if record.ended and record.run is not None and record.rounds:
-            runs[seed] = spent(record)
-        else:
-            reasons[seed] = record.message or "It stopped before its first round."
-            failed = failed or _has_plan(record.point)
+    by_seed = {int(record.point.values["seed"]): record for record in records}
+    runs = {seed: spent(record) for seed, record in by_seed.items() if record.ended and record.rounds}
+    missing = {seed: record for seed, record in by_seed.items() if seed not in runs}
+    reasons = {seed: record.message or "It stopped before its first round." for seed, record in missing.items()}
+    failed = any(_has_plan(record.point) for record in missing.values())
     return MethodResult(policy=policy, runs=runs, reasons=reasons, failed=failed)
 
 
@@ -198,12 +190,10 @@ def _has_plan(point: Point) -> bool:
     """Return whether the policy of a point finds a plan, so that its run could have been trained."""
     if point.scenario is None:
         return False
-    try:
+    with suppress(ValueError):
         problem = point.scenario.problem()
-    except ValueError:
-        return True  # data or model are missing
-    try:
-        point.scenario.plan(problem)
-    except ValueError:
-        return False
-    return True
+        try:
+            point.scenario.plan(problem)
+        except ValueError:
+            return False
+    return True  # also if data or model are missing

@@ -92,22 +92,13 @@ class MethodResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Methods on the same scenario, seeds and budgets, the best first; displayed as a table.
+    """Methods on the same scenario, seeds and budgets, the best first; displayed as a table."""
 
-    Args:
-        name: of the scenario.
-        budget: of every method, in words.
-        seeds: of every method.
-        results: of the methods, the most accurate first (without a test set: the smallest loss); methods without
-            results come last.
-        replaced: why the budget is not the one in the scenario; "" if it is.
-    """
-
-    name: str
-    budget: str
-    seeds: tuple[int, ...]
-    results: tuple[MethodResult, ...]
-    replaced: str = ""
+    name: str  # of the scenario
+    budget: str  # of every method, in words
+    seeds: tuple[int, ...]  # of every method
+    results: tuple[MethodResult, ...]  # the most accurate first (without a test set: the smallest loss)
+    replaced: str = ""  # why the budget is not the one in the scenario, if it is not
 
     @classmethod
     def of(

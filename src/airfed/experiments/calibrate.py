@@ -120,7 +120,6 @@ def _images(scenario: Scenario, task: ImageTask) -> Calibration:
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
     model = task.model
-    linear = isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0
     rng = seeds.stream(scenario.seed, "init", 1)
     some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a file may be sorted by class
     sample = curvature.Loss(model, images[some], labels[some], seed=scenario.seed, dtype=curvature.SINGLE)
@@ -141,8 +140,7 @@ def _images(scenario: Scenario, task: ImageTask) -> Calibration:
         product = functools.partial(sample.hessian_product, parameters.astype(np.float64))
         value, direction, number = curvature.spectral_norm(product, parameters.size, rng, start=direction)
         smoothness, products = max(smoothness, value), products + number
-    if linear:
-        assert isinstance(model, Network)
+    if isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0:  # linear
         found = optimize.minimize(
             curvature.Loss(model, images, labels).value_and_gradient,
             task.initial_parameters.astype(np.float64),

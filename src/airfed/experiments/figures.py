@@ -6,17 +6,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed._disk import write_atomic
 from airfed.experiments import points
 from airfed.experiments.points import Experiment, Point
-from airfed.experiments.results import Record, data_frame, estimate
+from airfed.experiments.results import Record, data_frame, estimate, write_files
 from airfed.planning import candidates
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, note_outside, plain, plan_figure
@@ -98,11 +97,8 @@ def studies(definitions: Mapping[str, Definition], *, quick: bool) -> dict[str, 
 
 def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
     """Return the studies with their records, given in the order of the studies' points."""
-    complete, rest = {}, list(records)
-    for title, study in found.items():
-        own, rest = rest[: len(study.points)], rest[len(study.points) :]
-        complete[title] = replace(study, records=own)
-    return complete
+    rest = iter(records)
+    return {title: replace(study, records=list(islice(rest, len(study.points)))) for title, study in found.items()}
 
 
 def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
@@ -121,15 +117,9 @@ def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
 
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf, NAME.csv and NAME.txt (the figure's settings) and return the files."""
-    content = {ending: encoded(figure, ending) for ending in ("png", "pdf")}
-    content |= {"csv": data_frame(rows).to_csv(index=False).encode(), "txt": f"{figure.get_label()}\n".encode()}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for ending, whole in content.items():
-            write_atomic(out / f"{name}.{ending}", whole)
-    except OSError as error:
-        raise RunError(f"Cannot write {name} to {out}: {error.strerror or error}. The runs are kept.") from None
-    return [out / f"{name}.{ending}" for ending in content]
+    content = {f"{name}.{ending}": encoded(figure, ending) for ending in ("png", "pdf")}
+    content |= {f"{name}.csv": data_frame(rows).to_csv(index=False).encode()}
+    return write_files(name, [*content.items(), (f"{name}.txt", f"{figure.get_label()}\n".encode())], out)
 
 
 def training_rows(study: Study, **extra: Any) -> Rows:
@@ -330,7 +320,7 @@ def _draw_training(figure: Figure, panels: Sequence[Axes], rows: Rows) -> None:
         # The loss of a method that does not learn has no limit: above that of the start it is outside the axis.
         top = 1.0 if column == "accuracy" else 1.35 * float(np.nanmax(means[reference]))
         half = np.where(means <= top, half, np.nan)
-        _draw_bands(axes, steps, means, half, looks)
+        _draw_bands(axes, steps, means, half, looks, range(len(labels)))
         axes.set_ylim(0, top)
         name_metric(axes, column)
     for axes in panels[2:]:
@@ -352,11 +342,10 @@ def _draw_training(figure: Figure, panels: Sequence[Axes], rows: Rows) -> None:
 
 
 def _draw_bands(
-    axes: Axes, steps: Floats, means: Floats, half: Floats, looks: Mapping[str, Any], shown: Sequence[int] | None = None
+    axes: Axes, steps: Floats, means: Floats, half: Floats, looks: Mapping[str, Any], shown: Sequence[int]
 ) -> None:
-    every = list(looks.items())
-    for index in range(len(every)) if shown is None else shown:
-        label, look = every[index]
+    for index in shown:
+        label, look = list(looks.items())[index]
         axes.plot(steps, means[index], label=plain(label), **look)
         low, high = means[index] - half[index], means[index] + half[index]
         axes.fill_between(steps, low, high, color=look["color"], alpha=0.13, lw=0)

@@ -11,10 +11,9 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from airfed._disk import write_atomic
 from airfed.experiments import points
 from airfed.experiments.points import Experiment, Point, Variant
-from airfed.experiments.results import Record, data_frame
+from airfed.experiments.results import Record, data_frame, write_files
 from airfed.keys import ScenarioError
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
@@ -24,17 +23,7 @@ from airfed.text.output import exported
 from airfed.text.phrases import count, number, privacy_terms
 from airfed.text.tables import plain_table
 
-__all__ = [
-    "Frontier",
-    "check_points",
-    "frontier",
-    "frontier_figure",
-    "plot_frontier",
-    "remarks",
-    "table",
-    "with_trainings",
-    "write",
-]
+__all__ = ["check_points", "frontier", "plot_frontier", "remarks", "table", "with_trainings", "write"]
 
 _CHECKED: Final = EPSILONS[:9:2]  # 0.5, 1, 2, 4, 8
 
@@ -180,10 +169,4 @@ def write(found: Frontier, out: Path) -> list[Path]:
         "frontier.csv": data_frame(found.rows()).to_csv(index=False).encode(),
         "frontier.tex": exported(table(found), "latex").encode(),
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, whole in content.items():
-            write_atomic(out / name, whole)
-    except OSError as error:
-        raise ValueError(f"Cannot write the maps to {out}: {error.strerror or error}. Choose another --out.") from None
-    return [out / name for name in content]
+    return write_files("the maps", content.items(), out, "Choose another --out.")

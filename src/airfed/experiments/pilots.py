@@ -124,19 +124,14 @@ def design(
 ) -> Pilots:
     """Return the pilot runs of a scenario.
 
-    The data are partitioned so that each device has as many images as in the scenario, and a few of these devices
-    train. If there are too few images, each device has fewer.
+    The data (`dataset`: proxy data, as in a scenario) are partitioned so that each device has as many images as in the
+    scenario, and a few of these devices train. If there are too few images, each device has fewer. Defaults:
 
-    Args:
-        scenario: the scenario.
-        dataset: proxy data, as in a scenario; by default the scenario's own.
-        images: of each device; by default as in the scenario.
-        devices: that train; by default 20, more if 20 have fewer than 800 images, or all of a smaller fleet.
-        rounds: I; by default five values from T/20 to T.
-        clip_norms: ϖ; by default five values over the norms of the first updates.
-        noise: σ/(|K|θ); by default two per decade, up to more than that of the scenario's plans.
-        seeds: two or more, of data and initial model too; use others than the scenario's.
-        quick: use a coarser grid by default.
+    - devices: 20, more if 20 have fewer than 800 images, or all of a smaller fleet.
+    - rounds I: five values from T/20 to T; clip_norms ϖ: five over the norms of the first updates.
+    - noise σ/(|K|θ): two per decade, up to more than that of the scenario's plans.
+
+    `seeds` are two or more, of data and initial model too; use others than the scenario's. `quick` has a coarser grid.
     """
     if scenario.learning.synthetic:
         raise ScenarioError(
@@ -269,8 +264,9 @@ def run_pilots(pilots: Pilots, run: Run) -> Surrogate:
     seeds too, because plans use good points only. A point near chance level is not run with more noise. A run that
     diverges, or whose loss is not finite, counts as chance level.
     """
-    shape = tuple(len(axis) for axis in (pilots.participation, pilots.rounds, pilots.clip_norm, pilots.noise))
-    untrained = np.zeros((len(AVERAGES), *shape))
+    axes = (pilots.participation, pilots.rounds, pilots.clip_norm, pilots.noise)
+    shape = (len(AVERAGES), *map(len, axes))
+    untrained = np.zeros(shape)
     empty = Surrogate(
         participation=np.array(pilots.participation),
         rounds=np.array(pilots.rounds, dtype=np.float64),
@@ -308,14 +304,9 @@ def run_pilots(pilots: Pilots, run: Run) -> Surrogate:
         hopeless |= {at[:3] for at in worth if best[at] < chance + _HOPELESS}
         found |= {at: [at_chance, at_chance] for at in level if at not in worth}
 
-    stacked = {at: np.array(scores) for at, scores in found.items()}
-
-    def grids(values: Mapping[GridPoint, Floats]) -> tuple[Floats, Floats]:
-        """Return accuracy and loss, (average, participation, rounds, clip_norm, noise)."""
-        accuracy, loss = np.moveaxis(np.array([values[at] for at in pilots.grid]), 0, -1).reshape(2, -1, *shape)
-        return accuracy, loss
-
-    (accuracy, loss), (spread, loss_spread) = grids(means(stacked)), grids(spreads(stacked))
+    known = estimates({at: np.array(scores) for at, scores in found.items()})
+    table = np.array([known[at] for at in pilots.grid])  # of each point: mean and spread of accuracy and loss
+    (accuracy, loss), (spread, loss_spread) = np.moveaxis(table, 0, -1).reshape(2, 2, *shape)
     return replace(
         empty,
         accuracy=np.clip(accuracy, 0.0, 1.0),
@@ -334,30 +325,22 @@ def better_half(found: Mapping[GridPoint, float]) -> list[GridPoint]:
     return better
 
 
-def means(found: Mapping[GridPoint, Floats]) -> dict[GridPoint, Floats]:
-    """Return the mean of each grid point over all seeds (`found` has a row per seed, the first seed's first).
+def estimates(found: Mapping[GridPoint, Floats]) -> dict[GridPoint, tuple[Floats, Floats]]:
+    """Return mean and standard deviation of each grid point over the seeds (`found` has a row per seed, in order).
 
-    A point that was run with the first seed only is corrected by the effect of that seed, which all points share: the
-    mean change of the other points of its participation and noise with their other seeds.
+    The mean of a point that was run with the first seed only is corrected by the effect of that seed, which all points
+    share: the mean change of the other points of its participation and noise with their other seeds. Its deviation is
+    that of these points, pooled. At each participation and noise at least one point has two runs.
     """
-    known: dict[GridPoint, Floats] = {}
+    known: dict[GridPoint, tuple[Floats, Floats]] = {}
     for level in _levels(found):
-        effect = np.mean([found[at].mean(axis=0) - found[at][0] for at in level if len(found[at]) > 1], axis=0)
+        several = [found[at] for at in level if len(found[at]) > 1]
+        effect = np.mean([runs.mean(axis=0) - runs[0] for runs in several], axis=0)
+        pooled = np.sqrt(np.mean(np.square([runs.std(axis=0, ddof=1) for runs in several]), axis=0))
         for at in level:
-            known[at] = found[at][0] + effect if len(found[at]) == 1 else found[at].mean(axis=0)
-    return known
-
-
-def spreads(found: Mapping[GridPoint, Floats]) -> dict[GridPoint, Floats]:
-    """Return the standard deviation over the seeds of each grid point; for a single run, that of the other points.
-
-    At each participation and noise at least one point has two runs.
-    """
-    known: dict[GridPoint, Floats] = {}
-    for level in _levels(found):
-        own: dict[GridPoint, Floats] = {at: found[at].std(axis=0, ddof=1) for at in level if len(found[at]) > 1}
-        pooled: Floats = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
-        known |= {**dict.fromkeys(level, pooled), **own}
+            runs = found[at]
+            once = len(runs) == 1
+            known[at] = (runs[0] + effect, pooled) if once else (runs.mean(axis=0), runs.std(axis=0, ddof=1))
     return known
 
 

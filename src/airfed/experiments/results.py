@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -156,18 +156,25 @@ def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
         "points": data_frame([record.row() for record in records]),
         "rounds": data_frame([row for record in records for row in record.round_rows()]),
     }
-    content = {out / f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()}
+    content = {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()}
     if _extras.has("pyarrow"):
-        content |= {out / f"{name}.parquet": _parquet(table) for name, table in tables.items()}
+        content |= {f"{name}.parquet": _parquet(table) for name, table in tables.items()}
+    advice = "The runs are kept. Free some space and repeat the command to write the tables."
+    return write_files("the tables", content.items(), out, advice)
+
+
+def write_files(
+    what: str, content: Iterable[tuple[str, bytes]], out: Path, advice: str = "The runs are kept."
+) -> list[Path]:
+    """Write files, given by name and content, each atomically, and return them."""
     try:
-        for file, whole in content.items():
+        files = {out / name: whole for name, whole in content}
+        out.mkdir(parents=True, exist_ok=True)
+        for file, whole in files.items():
             write_atomic(file, whole)
     except OSError as error:
-        raise RunError(
-            f"Cannot write the tables to {out}: {error.strerror or error}. The runs are kept. Free some space "
-            "and repeat the command to write the tables."
-        ) from None
-    return list(content)
+        raise RunError(f"Cannot write {what} to {out}: {error.strerror or error}. {advice}") from None
+    return list(files)
 
 
 def data_frame(rows: Rows) -> DataFrame:
@@ -228,12 +235,12 @@ def estimate(values: ArrayLike, *, error: float = 0.05) -> Estimate:
     return Estimate(mean=mean, low=mean - half, high=mean + half, count=sample.size)
 
 
-def holm(samples: Mapping[str, ArrayLike], *, error: float = 0.05) -> dict[str, Estimate]:
+def holm(samples: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
     """Return the mean of each sample with Holm's correction for several comparisons with 0.
 
-    The probability that any interval excludes 0 although the true mean is 0 is at most `error`. The sample with the
-    smallest p-value has an interval of error `error`/n, the next one `error`/(n − 1), until one contains 0; the rest
-    have the error of that one.
+    The probability that any interval excludes 0 although the true mean is 0 is at most 5%. The sample with the smallest
+    p-value has an interval of error 5%/n, the next one 5%/(n − 1), until one contains 0; the rest have the error of
+    that one.
 
     >>> [found.sign for found in holm({"a": [1.0, 1.1, 0.9], "b": [0.1, 1.0, 1.5]}).values()]
     [1, 0]
@@ -241,7 +248,7 @@ def holm(samples: Mapping[str, ArrayLike], *, error: float = 0.05) -> dict[str, 
     arrays = {name: np.asarray(values, dtype=np.float64) for name, values in samples.items()}
     found, remaining = dict[str, Estimate](), len(arrays)
     for name in sorted(arrays, key=lambda name: _p_value(arrays[name])):
-        found[name] = estimate(arrays[name], error=error / remaining)
+        found[name] = estimate(arrays[name], error=0.05 / remaining)
         remaining -= bool(found[name].sign)
     return {name: found[name] for name in samples}
 

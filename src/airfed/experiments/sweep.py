@@ -78,10 +78,8 @@ def run(
         points: to run; points with the same key are run once.
         out: directory of `runs/` and `records/`.
         jobs: number of parallel runs; with more than one, each has one thread.
-        backend: "loky" (processes of this machine), "ray" or "dask" (joblib's backends for a cluster).
-        address: of the Ray or Dask cluster; by default one is started on this machine.
-        console: for the progress bar (Ray returns all results at once, so there it shows the end only).
-        title: of the progress bar.
+        backend, address: "loky" (processes of this machine), or a Ray or Dask cluster (by default on this machine).
+        console, title: of the progress bar (Ray returns all results at once, so there it shows the end only).
         stop: polled twice a second; True stops every point after its round, with a checkpoint.
     """
     if points:

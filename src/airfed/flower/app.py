@@ -51,7 +51,7 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
     if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
         return call_next(message, context)
     try:
-        if messages.is_question(message):
+        if "ask" in message.content.config_records.get(messages.RECORD, ()):  # for the device index
             return messages.answer(message, device_index(context))
         config = messages.RoundConfig.of(message)
         names, start = _model(message)

@@ -95,12 +95,6 @@ def question(node_id: int, *, ttl: float) -> Message:
     return Message(content=content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl)
 
 
-def is_question(message: Message) -> bool:
-    """Return whether a message asks for the device's index."""
-    record = message.content.config_records.get(RECORD)
-    return record is not None and "ask" in record
-
-
 def answer(message: Message, device: int) -> Message:
     """Return the reply to a question."""
     return Message(RecordDict({RECORD: MetricRecord({"device": device})}), reply_to=message)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -52,7 +53,8 @@ class OverTheAirFedAvg(Strategy):
     received updates again, superposes them, and adds the receiver noise once. A device that fails, is late, or sends
     an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. The strategy
     collects no metrics and evaluates nothing on devices, because no ε covers that. Evaluate on the server
-    (`evaluate_fn` of `start`).
+    (`evaluate_fn` of `start`). The attribute `released` is the model after the last complete round (averaged if the
+    plan averages models), also if `start` raised.
 
     Args:
         plan: the plan to execute.
@@ -99,7 +101,7 @@ class OverTheAirFedAvg(Strategy):
             got = f"{averages.done} of {averages.rounds}"
             raise ValueError(f"averages must be after {first_round} of {plan.rounds} rounds, got {got}.")
         self.averages = self._averages_before = averages
-        self._released: ArrayRecord | None = None
+        self.released: ArrayRecord | None = None
         self.registry = NodeRegistry(num_devices=plan.problem.fleet.num_devices, clock=clock)
         self._clock, self._wait = clock, wait_for_devices
         self._ttl: float | None = None
@@ -137,16 +139,11 @@ class OverTheAirFedAvg(Strategy):
             )
         self._ttl = timeout + _GRACE
         safe = cast(Grid, SafeGrid(grid, self._clock))
-        self.averages, self._released = self._averages_before, None
+        self.averages, self.released = self._averages_before, None
         evaluate = evaluate_fn and (lambda index, arrays: evaluate_fn(index, self.released or arrays))
         result = super().start(safe, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)
-        result.arrays = self._released or result.arrays
+        result.arrays = self.released or result.arrays
         return result
-
-    @property
-    def released(self) -> ArrayRecord | None:
-        """The model after the last complete round (averaged if the plan averages models), also if `start` raised."""
-        return self._released
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -204,13 +201,11 @@ class OverTheAirFedAvg(Strategy):
         first = next(updates, None)
         if first is None:  # no sum and no noise: the charge covers the next attempt
             raise Diverged(f"Round {sent.index + 1}: no device sent a valid signal.")
-        received = _ReceivedUpdates(chain((first,), updates))
+        received: Any = SimpleNamespace(updates=lambda *_, **options: chain((first,), updates))  # in an engine's role
         superposition = transmit(self.plan, self.aircomp, received, parameters=parameters, index=sent.index)
         done = receive(self.plan, superposition, self.noise, self.recorder, parameters=parameters, index=sent.index)
         planned = self.plan.sequence[sent.index]
-        aggregate = _with_clipped(done.aggregate, planned.clip_norm)
-        aggregate = _with_unreachable(aggregate, self.aircomp.at(sent.index), contacted=list(sent.outgoing))
-        done = replace(done, aggregate=aggregate)
+        done = replace(done, aggregate=_metered(done.aggregate, planned.clip_norm, self.aircomp.at(sent.index), sent))
         self.recorder.settle(done)
         count = planned.scheduled.size - done.aggregate.missing.size
         _LOG.info("round %d: received %d of %d devices", done.index + 1, count, planned.scheduled.size)
@@ -218,7 +213,7 @@ class OverTheAirFedAvg(Strategy):
             rounds=self.plan.rounds, names=(self.plan.average,), latest=parameters, done=sent.index
         )
         self.averages = earlier.after(done.parameters)
-        self._released = messages.unflatten(self.averages.model(self.plan.average), sent.arrays)
+        self.released = messages.unflatten(self.averages.model(self.plan.average), sent.arrays)
         return messages.unflatten(done.parameters, sent.arrays), None
 
     def _updates(self, sent: _OpenRound, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
@@ -266,28 +261,15 @@ class OverTheAirFedAvg(Strategy):
             _LOG.info("\t%s", exposure_sentence(plan))
 
 
-class _ReceivedUpdates(NamedTuple):
-    """Received updates in the role of an engine in `airfed.training.loop`."""
-
-    stream: Iterator[tuple[NDArray[np.intp], Updates]]
-
-    def updates(
-        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
-    ) -> Iterator[tuple[NDArray[np.intp], Updates]]:
-        """Yield the received updates."""
-        yield from self.stream
-
-
-def _with_unreachable(
-    aggregate: ReceivedAggregate, aircomp: AirCompRound, *, contacted: list[int]
+def _metered(
+    aggregate: ReceivedAggregate, clip_norm: float, aircomp: AirCompRound, sent: _OpenRound
 ) -> ReceivedAggregate:
-    """Add the maximum power of contacted devices without a valid reply, which may have transmitted."""
-    unreachable = np.isin(aircomp.scheduled, contacted) & np.isin(aircomp.scheduled, aggregate.missing)
+    """Count updates at the clipping norm as clipped, because devices clip them, and power that may have been sent.
+
+    Contacted devices without a valid reply may have transmitted, with the maximum power.
+    """
+    clipped = int(np.count_nonzero(aggregate.norms > clip_norm * (1.0 - 2.0 * CLIP_MARGIN)))
+    unreachable = np.isin(aircomp.scheduled, list(sent.outgoing)) & np.isin(aircomp.scheduled, aggregate.missing)
     worst = np.where(unreachable, np.square(aircomp.transmit_amplitude), 0.0)
-    return replace(aggregate, energy=aggregate.energy + worst, power=aggregate.power + float(np.sum(worst)))
-
-
-def _with_clipped(aggregate: ReceivedAggregate, clip_norm: float) -> ReceivedAggregate:
-    """Count updates at the clipping norm as clipped: devices clip their updates themselves."""
-    limit = clip_norm * (1.0 - 2.0 * CLIP_MARGIN)
-    return replace(aggregate, clipped=int(np.count_nonzero(aggregate.norms > limit)))
+    power = aggregate.power + float(np.sum(worst))
+    return replace(aggregate, clipped=clipped, energy=aggregate.energy + worst, power=power)

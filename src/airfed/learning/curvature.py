@@ -28,7 +28,7 @@ class Loss:
         module, self.l2 = as_module(model, seed=seed)
         self.dtype, self.module = dtype, module.to(dtype)
         self.images, self.labels = torch.tensor(images, dtype=dtype), torch.tensor(labels)
-        self.shapes = {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
+        self.trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def value_and_gradient(self, parameters: Vector) -> tuple[float, Vector]:
         """Return L(w) and ∇L(w), including the regulariser (λ/2)‖w‖²."""
@@ -55,8 +55,8 @@ class Loss:
     def _losses(self, point: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the contributions of batches of images to the mean cross-entropy."""
         for images, labels in zip(*(torch.split(part, _PIECE) for part in (self.images, self.labels)), strict=True):
-            parts = torch.split(point, [shape.numel() for shape in self.shapes.values()])
-            named = {name: p.view(shape) for (name, shape), p in zip(self.shapes.items(), parts, strict=True)}
+            parts = torch.split(point, [p.numel() for p in self.trained.values()])
+            named = {name: part.view_as(p) for (name, p), part in zip(self.trained.items(), parts, strict=True)}
             logits = torch.func.functional_call(self.module, named, (images,))
             yield functional.cross_entropy(logits, labels, reduction="sum") / len(self.labels)
 

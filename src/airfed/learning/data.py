@@ -86,8 +86,7 @@ def dataset(name: str, **arrays: NDArray[Any]) -> Dataset:
     checked, classes = _checked(name, arrays)
     digest = hashlib.sha256()
     for key in sorted(checked):
-        if key.endswith("images"):
-            checked[key] = _as_float32(name, checked[key])
+        checked[key] = _as_float32(name, checked[key]) if key.endswith("images") else checked[key]
         digest.update(f"{key} {checked[key].dtype.str} {checked[key].shape}\n".encode())
         digest.update(checked[key].data)
         checked[key].flags.writeable = False
@@ -107,15 +106,15 @@ def held_out(dataset: Dataset, count: int, rng: np.random.Generator) -> Dataset:
             f"learning.validation_images must be less than {number}, the number of training images in {dataset.name}, "
             f"got {count}."
         )
-    order = rng.permutation(number)
-    parts = {"test": np.sort(order[:count]), "train": np.sort(order[count:])}
-    arrays = {
-        f"{part}_{key}": getattr(dataset, f"train_{key}")[rows]
-        for part, rows in parts.items()
-        for key in ("images", "labels")
-    }
-    digest = hashlib.sha256(dataset.sha256.encode() + parts["test"].tobytes()).hexdigest()
-    return dataclasses.replace(dataset, **arrays, sha256=digest)
+    test, train = (np.sort(part) for part in np.split(rng.permutation(number), [count]))
+    return dataclasses.replace(
+        dataset,
+        train_images=dataset.train_images[train],
+        train_labels=dataset.train_labels[train],
+        test_images=dataset.train_images[test],
+        test_labels=dataset.train_labels[test],
+        sha256=hashlib.sha256(dataset.sha256.encode() + test.tobytes()).hexdigest(),
+    )
 
 
 def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
@@ -147,9 +146,9 @@ def _mnist_5k() -> dict[str, NDArray[Any]]:
     # The file is sorted by digit, 500 each: take the digits in turn, so that any prefix is balanced.
     table = table.reshape(10, 500, 785).transpose(1, 0, 2).reshape(5000, 785)
     images, labels = table[:, :784].reshape(5000, 28, 28), table[:, 784]
-    parts = {"train": slice(4000), "test": slice(4000, None)}
     return {
-        f"{part}_{key}": a[rows] for part, rows in parts.items() for key, a in (("images", images), ("labels", labels))
+        **{"train_images": images[:4000], "train_labels": labels[:4000]},
+        **{"test_images": images[4000:], "test_labels": labels[4000:]},
     }
 
 

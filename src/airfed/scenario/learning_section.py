@@ -401,7 +401,7 @@ def build_model(scenario: Scenario, input_shape: tuple[int, int, int], classes: 
         if built_in.l2:
             raise ScenarioError(f"learning.train needs a network without l2, got {learning.model_title}.")
     with explained():
-        from airfed.learning import models, partial  # lazy: nothing else in a scenario needs torch
+        from airfed.learning import models  # lazy: nothing else in a scenario needs torch
 
     if own:
         module, digest = models.make_user_model(name, folder=scenario.folder, seed=scenario.seed)
@@ -410,7 +410,7 @@ def build_model(scenario: Scenario, input_shape: tuple[int, int, int], classes: 
         models.unflatten(module, initial)
     if learning.train is not None:
         names, rank = learning.trained
-        partial.restrict(module, names, rank, rng=seeds.stream(scenario.seed, "init", 1))
+        models.restrict(module, names, rank, rng=seeds.stream(scenario.seed, "init", 1))
         models.check_module(module, name=name)
     models.check_forward(module.train(), *models.probe_images(input_shape), classes, name=name)
     shapes = tuple((key, tuple(p.shape)) for key, p in module.named_parameters() if p.requires_grad)

@@ -88,9 +88,9 @@ class ImageTask:
     def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
         """Return the flat parameter vector as named tensors, with the frozen ones if `learning.train` names a part."""
         if self.partial:
-            from airfed.learning import models, partial  # lazy: built-in networks do not need torch here
+            from airfed.learning import models  # lazy: built-in networks do not need torch here
 
-            return partial.complete(models.as_module(self.model)[0], parameters)
+            return models.complete(models.as_module(self.model)[0], parameters)
         ends = np.cumsum([math.prod(shape) for _, shape in self.shapes])
         parts = np.split(parameters, ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes, parts, strict=True)}

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import platformdirs
 
 from airfed.learning.fused.tables import host
@@ -29,9 +30,9 @@ MESSAGE = "Compiling the fused engine (once, about 15 s) ..."
 SYMBOL = "airfed_fused_run"
 DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
-SOURCES = ("tables.py", "tile.py", "forward.py", "backward.py", "compiler.py")
+SOURCES = ("tables.py", "tile.py", "kernels.py", "compiler.py")
 
-# The arguments of `backward.run`; native functions of Numba take two result pointers first, and return a status.
+# The arguments of `kernels.run`; native functions of Numba take two result pointers first, and return a status.
 _INPUTS, _COUNTS, _REALS = (ctypes.c_void_p,) * 7, (ctypes.c_int64,) * 3, (ctypes.c_float,) * 2
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *_INPUTS, *_COUNTS, *_REALS, *(ctypes.c_void_p,) * 4)
 
@@ -56,7 +57,7 @@ def object_file() -> Path:
 
 @cache
 def compiled() -> Run:
-    """Return the compiled entry point `backward.run`, from the cache, or compile it with a warning."""
+    """Return the compiled entry point `kernels.run`, from the cache, or compile it with a warning."""
     path = object_file()
     code = _read(path)
     if code is None:
@@ -91,7 +92,7 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def compile_object() -> bytes:
-    """Return the object code of `backward.run` for this machine, compiled in a separate process.
+    """Return the object code of `kernels.run` for this machine, compiled in a separate process.
 
     There the optimiser of Numba is off (LLVM optimises the whole once, in half the time), and the memory is released.
     """
@@ -104,10 +105,9 @@ def compile_object() -> bytes:
 
 def _emit_object() -> bytes:
     """Return the object code: typed and lowered by Numba, optimised as a whole by LLVM."""
-    import llvmlite.binding as llvm
     import numba
 
-    from airfed.learning.fused import backward
+    from airfed.learning.fused import kernels
 
     types: Any = numba.types
     floats, integers, table, results = (
@@ -115,7 +115,7 @@ def _emit_object() -> bytes:
     )
     counts, reals = (types.int64,) * 3, (types.float32,) * 2
     signature = types.void(table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results)
-    run: Any = backward.run
+    run: Any = kernels.run
     run.compile(signature)
     name = run.overloads[signature.args].fndesc.mangled_name
     module = llvm.parse_assembly(run.inspect_llvm(signature.args))
@@ -131,22 +131,16 @@ def _emit_object() -> bytes:
 
 
 def _target_machine() -> Any:
-    import llvmlite.binding as llvm
-
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=host().cpu, features=host().features, opt=3, jit=True, codemodel="jitdefault"
-    )
+    options: dict[str, Any] = {"cpu": host().cpu, "features": host().features, "codemodel": "jitdefault"}
+    return llvm.Target.from_default_triple().create_target_machine(**options, opt=3, jit=True)
 
 
 _ENGINES: list[object] = []  # linked code needs its engine
 
 
 def _link(code: bytes) -> Run:
-    import llvmlite.binding as llvm
-
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

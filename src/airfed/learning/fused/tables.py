@@ -12,6 +12,7 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,8 +51,6 @@ class Machine(NamedTuple):
 @cache
 def host() -> Machine:
     """Return this machine, or that of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, such as an older processor."""
-    import llvmlite.binding as llvm
-
     name = os.environ.get("NUMBA_CPU_NAME")
     features = os.environ.get("NUMBA_CPU_FEATURES", "" if name else llvm.get_host_cpu_features().flatten())
     return Machine(name or llvm.get_host_cpu_name(), features)
@@ -74,19 +73,18 @@ class Conv(IntEnum):
     """Columns of the row of a convolution with its pooling and ReLU."""
 
     INPUTS, OUTPUTS, KERNEL = range(3)
-    HEIGHT, WIDTH, OUT_WIDTH, POOL_HEIGHT, POOL_WIDTH, CELLS = range(3, 9)  # CELLS = POOL_HEIGHT · POOL_WIDTH
-    WEIGHT, BIAS, TAPS, NUM_TAPS = range(9, 13)  # places in the parameters and in the table
-    OUT_STRIDE = 13  # floats of one row of a convolution before pooling
-    CHANNELS_LAST_STRIDE = 14  # floats per pixel (inputs, padded)
-    SAMPLE_PIXELS = 15  # pixels per sample (padded) of the channels-last input
-    RUN, LANES = 16, 17  # floats of one kernel row (padded), and the length of the vectors for it
-    FLAT_CHANNEL, FLAT_SAMPLE = 18, 19  # strides of the flat output [sample][channel][cell]
-    GROUP = 20  # samples whose live gradients are listed together
-    PLANES, NEXT_PLANES, CHANNELS_LAST, INPUT_GRADIENT = range(21, 25)  # workspace
-    FLAT_GRADIENT, FLAT_PLACES = 25, 26  # workspace
-    PACKED_WEIGHT, WEIGHT_GRADIENT = 27, 28  # workspace, [output][kernel row][RUN]
-    BIAS_GRADIENT = 29  # workspace, [output][lane]: sums by lane, added up at the end
-    LIST_CAPACITY = 30
+    HEIGHT, WIDTH, POOL_HEIGHT, POOL_WIDTH, CELLS = range(3, 8)  # CELLS = POOL_HEIGHT · POOL_WIDTH
+    WEIGHT, BIAS, TAPS, NUM_TAPS = range(8, 12)  # places in the parameters and in the table
+    OUT_STRIDE = 12  # floats of one row of a convolution before pooling
+    CHANNELS_LAST_STRIDE = 13  # floats per pixel (inputs, padded)
+    SAMPLE_PIXELS = 14  # pixels per sample (padded) of the channels-last input
+    RUN = 15  # floats of one kernel row (padded)
+    FLAT_CHANNEL, FLAT_SAMPLE = 16, 17  # strides of the flat output [sample][channel][cell]
+    GROUP, LIST_CAPACITY = 18, 19  # samples whose live gradients are listed together, and the room for a list
+    PLANES, NEXT_PLANES, CHANNELS_LAST, INPUT_GRADIENT = range(20, 24)  # workspace
+    FLAT_GRADIENT, FLAT_PLACES = 24, 25  # workspace
+    PACKED_WEIGHT, WEIGHT_GRADIENT = 26, 27  # workspace, [output][kernel row][RUN]
+    BIAS_GRADIENT = 28  # workspace, [output][lane]: sums by lane, added up at the end
 
 
 class Dense(IntEnum):
@@ -174,22 +172,19 @@ def _convolutions(
         weight, bias = network.tensors[2 * index : 2 * index + 2]
         _, pool_height, pool_width = network.image_shapes[index]
         cells = pool_height * pool_width
-        out_width = width - kernel + 1
         stride = channels if channels <= 4 else padded(channels, SAMPLES if channels <= SAMPLES else machine.lanes)
-        lanes = machine.lanes if kernel * stride > SAMPLES else SAMPLES
-        run = padded(kernel * stride, lanes)
+        run = padded(kernel * stride, machine.lanes if kernel * stride > SAMPLES else SAMPLES)
         # Samples start on a cache line, and one vector fits between them.
         pixels = padded(height * width - -SAMPLES // stride, ALIGN // math.gcd(stride, ALIGN))
         next_planes = floats.take(padded(outputs, SAMPLES) * cells * SAMPLES)
 
         row[[Conv.INPUTS, Conv.OUTPUTS, Conv.KERNEL]] = channels, outputs, kernel
-        row[[Conv.HEIGHT, Conv.WIDTH, Conv.OUT_WIDTH]] = height, width, out_width
+        row[[Conv.HEIGHT, Conv.WIDTH, Conv.RUN]] = height, width, run
         row[[Conv.POOL_HEIGHT, Conv.POOL_WIDTH, Conv.CELLS]] = pool_height, pool_width, cells
         row[[Conv.WEIGHT, Conv.BIAS]] = weight.offset, bias.offset
         row[[Conv.TAPS, Conv.NUM_TAPS]] = sum(map(len, taps)), channels * kernel * kernel
-        row[Conv.OUT_STRIDE] = padded(out_width * SAMPLES)
+        row[Conv.OUT_STRIDE] = padded((width - kernel + 1) * SAMPLES)
         row[[Conv.CHANNELS_LAST_STRIDE, Conv.SAMPLE_PIXELS]] = stride, pixels
-        row[[Conv.RUN, Conv.LANES]] = run, lanes
         row[Conv.FLAT_CHANNEL] = cells if last else padded(cells)
         row[Conv.FLAT_SAMPLE] = padded(padded(outputs, SAMPLES) * row[Conv.FLAT_CHANNEL])
         row[Conv.GROUP] = min(SAMPLES, max(1, 32 // cells))
