@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import brentq
 
 from airfed.privacy import gaussian_epsilon
-from airfed.privacy.imperfect import amplification
+from airfed.privacy.gaussian import amplification
 
 NOT_PRIVATE = ("fedavg", "cotaf")
 NO_RADIO = ("fedavg", "dp_fedavg", "digital", "secure_aggregation")

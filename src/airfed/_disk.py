@@ -10,35 +10,19 @@ from pathlib import Path
 from typing import IO
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically.
+def write_atomic(path: Path, content: bytes, *, new: bool = False) -> None:
+    """Replace the content of a file atomically; if an OSError is raised, it keeps its old content.
 
-    Raises:
-        OSError: the file cannot be written; it keeps its old content.
+    With `new` the file is created: FileExistsError is raised if it exists, and one of two processes succeeds.
     """
-    temporary = path.parent / f".{path.name}.part"
+    temporary = path.parent / (f".{path.name}.{os.getpid()}.part" if new else f".{path.name}.part")
     try:
         with temporary.open("wb") as stream:
             flush(stream, content)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def create_atomic(path: Path, content: bytes) -> None:
-    """Create a file with its content atomically; if two processes try, one succeeds.
-
-    Raises:
-        FileExistsError: the file already exists.
-        OSError: the file cannot be written.
-    """
-    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
-    try:
-        with temporary.open("wb") as stream:
-            flush(stream, content)
-        os.link(temporary, path)
+        if new:
+            os.link(temporary, path)
+        else:
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
@@ -64,9 +48,7 @@ def sync_directory(folder: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, which is created if missing; symbolic links are not followed and nothing is written.
 
-    Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the lock file cannot be created.
+    Raises BlockingIOError if another process holds the lock, and OSError if the file cannot be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:

@@ -172,9 +172,8 @@ def free_memory() -> int:
 def load_npy(source: Path | bytes, *, name: str = "", max_values: int | None = None) -> NDArray[Any]:
     """Return the array of a .npy file, or of its content, in native byte order.
 
-    Raises:
-        DataError: it is not an array of plain numbers (i, u, f or c), its length differs from its header, it has more
-            than `max_values` values, or it does not fit into memory.
+    Raise DataError if it is not an array of plain numbers (i, u, f or c), its length differs from its header, it has
+    more than `max_values` values, or it does not fit into memory.
     """
     with _numpy(source, name) as (stream, where):
         return _array(stream, stream_length(stream), where, max_values)

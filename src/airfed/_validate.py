@@ -49,10 +49,7 @@ def non_negative(**named: Any) -> None:
 
 def fraction(**named: Any) -> None:
     """Raise unless every value lies strictly between 0 and 1."""
-    number(**named)
-    for name, value in named.items():
-        if not 0 < float(value) < 1:
-            raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
+    _within(named, lambda value: 0 < float(value) < 1, "strictly between 0 and 1")
 
 
 def _within(named: dict[str, Any], good: Callable[[Any], bool], words: str) -> None:

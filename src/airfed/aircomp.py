@@ -103,13 +103,10 @@ class AirCompRound:
             # No device exceeds its peak power: where a plan asks for more (policy "paper" may), it arrives weaker.
             amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[scheduled]))  # [Yan23, (14)]
             beamformer = fleet.beamformer_in(entry.index)
-            true = None if channel is None else np.reshape(channel, (-1, beamformer.size))[scheduled]
-            vectors = fleet.channel_in(entry.index, scheduled) if true is None else true
+            known = fleet.channel_in(entry.index, scheduled)
+            vectors = known if channel is None else np.reshape(channel, (-1, beamformer.size))[scheduled]
             effective = antennas.effective(vectors, beamformer)
-            if phase is None:
-                psi = np.angle(effective if true is None else fleet.effective_channel_in(entry.index, scheduled))
-            else:
-                psi = np.asarray(phase)[scheduled]
+            psi = np.angle(antennas.effective(known, beamformer)) if phase is None else np.asarray(phase)[scheduled]
             rotation = np.exp(-1j * psi)
             coefficient = effective * rotation * amplitude / norm  # [Yan23, (6)] then [Yan23, (7)]
         arrival = coefficient[:, None]
@@ -197,8 +194,9 @@ class AirComp:
 
     def at(self, index: int, clip_norm: float | None = None) -> AirCompRound:
         """Return round `index`, from 0 (−1 is the last), with ϖ_i of adaptive clipping; by default ϖ of the plan."""
-        same = clip_norm is None or clip_norm == self.plan.clip_norm
-        return self._constant if same and self.plan.constant else self._of_round(index, clip_norm)
+        if self.plan.constant and (clip_norm is None or clip_norm == self.plan.clip_norm):
+            return self._constant
+        return self._of_round(index, clip_norm)
 
     def open_round(self, dimension: int, index: int, clip_norm: float | None = None) -> Superposition:
         """Return an empty superposition for the uploads of round `index`."""
@@ -206,9 +204,9 @@ class AirComp:
 
     @cached_property
     def _constant(self) -> AirCompRound:
-        return self._of_round(-1)
+        return self._of_round(-1, None)
 
-    def _of_round(self, index: int, clip_norm: float | None = None) -> AirCompRound:
+    def _of_round(self, index: int, clip_norm: float | None) -> AirCompRound:
         fleet, true = self.plan.problem.fleet, self.channel
         if true is not None:
             true = np.reshape(true, (-1, fleet.num_devices, fleet.antennas))

@@ -41,10 +41,9 @@ def norms(channel: Complexes) -> Floats:
         return np.asarray(np.sqrt(np.sum(np.square(channel.real) + np.square(channel.imag), axis=-1)))
 
 
-def gram(channel: Complexes, weight: ArrayLike = 1.0) -> Complexes:
-    """Return Σ_k w_k h_k h_kᴴ, (..., A, A), for a scalar weight or weights (..., N)."""
-    weighted = channel * np.asarray(weight, dtype=np.float64)[..., None]
-    return np.asarray(np.einsum("...ka,...kb->...ab", weighted, np.conj(channel)))
+def gram(channel: Complexes) -> Complexes:
+    """Return Σ_k h_k h_kᴴ, (..., A, A)."""
+    return np.asarray(np.einsum("...ka,...kb->...ab", channel, np.conj(channel)))
 
 
 def eigenvectors(channel: Complexes) -> Complexes:

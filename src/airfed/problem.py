@@ -52,6 +52,13 @@ def _as_float(value: object, *names: str) -> None:
         object.__setattr__(value, name, float(getattr(value, name)))
 
 
+def _optional(value: object, *names: str) -> None:
+    """Check those of the fields that are not None as moderate numbers, and store them as float64."""
+    given = [name for name in names if getattr(value, name) is not None]
+    _validate.moderate(**{name: getattr(value, name) for name in given})
+    _as_float(value, *given)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fleet:
     """The devices and their channels to the receiver.
@@ -144,13 +151,14 @@ class Fleet:
 
     def with_beamformer(self, beamformer: ArrayLike | None) -> Fleet:
         """Return the fleet with a beamformer, (A,) or (rounds, A); None leaves it to the plan."""
-        fleet = Fleet(channel=self.channel, peak_power=self.peak_power, beamformer=beamformer)
-        fleet._keep({"noise_covariance": self.noise_covariance})
-        return fleet
+        return self._like(channel=self.channel, beamformer=beamformer)
 
     def with_gain(self, gain: ArrayLike) -> Fleet:
         """Return a fleet of one antenna with these gains, (N,) or (rounds, N), of the combined signal."""
-        fleet = Fleet(gain=gain, peak_power=self.peak_power)
+        return self._like(gain=gain)
+
+    def _like(self, **values: Any) -> Fleet:
+        fleet = Fleet(peak_power=self.peak_power, **values)
         fleet._keep({"noise_covariance": self.noise_covariance})
         return fleet
 
@@ -165,7 +173,7 @@ class Fleet:
         vectors, beamformer = antennas.whitened(self.channel, covariance), self.beamformer
         if beamformer is not None:
             beamformer = antennas.whitened_beamformer(beamformer, covariance)
-        fleet = Fleet(channel=vectors, peak_power=self.peak_power, beamformer=beamformer)
+        fleet = self._like(channel=vectors, beamformer=beamformer)
         fleet._keep({"noise_covariance": covariance})
         return fleet
 
@@ -199,14 +207,6 @@ class Fleet:
         if self.beamformer is None:
             raise ValueError("This fleet has no beamformer yet. Plan first, or give beamformer.")
         return self.beamformer[index] if self.beamformer.ndim == 2 else self.beamformer
-
-    def effective_channel_in(self, index: int, devices: NDArray[np.intp] | slice = slice(None)) -> Complexes:
-        """Return fᴴh_k of the given devices (default: all) in round i, (m,); its modulus is the gain."""
-        return antennas.effective(self.channel_in(index, devices), self.beamformer_in(index))
-
-    def mean_gain(self, rounds: int) -> NDArray[np.float64]:
-        """Return the mean of |h_k| over the first rounds, (N,)."""
-        return np.asarray(self.gain[:rounds].mean(axis=0)) if self.time_varying else self.gain
 
     def at(self, index: int) -> Fleet:
         """Return the fleet with the gains of round i."""
@@ -269,6 +269,7 @@ class Link:
 
     def __post_init__(self) -> None:
         _validate.moderate(noise_std=self.noise_std)
+        _optional(self, "noise_std_lower", "bandwidth")
         if not isinstance(self.iq, bool):
             raise ValueError(f"iq must be True or False, got {self.iq!r}.")
         _validate.one_of(get_args(Beamforming), beamforming=self.beamforming)
@@ -278,18 +279,12 @@ class Link:
             _validate.moderate(csi_error=self.csi_error)
         _validate.fraction(csi_failure=self.csi_failure, noise_failure=self.noise_failure)
         _as_float(self, "noise_std", "noise_failure", "csi_error", "csi_failure")
-        if self.noise_std_lower is not None:
-            _validate.moderate(noise_std_lower=self.noise_std_lower)
-            _as_float(self, "noise_std_lower")
-            if self.noise_std_lower > self.noise_std:
-                raise ValueError(
-                    f"noise_std_lower must be at most noise_std, {self.noise_std!r}; got {self.noise_std_lower!r}."
-                )
+        if self.noise_std_lower is not None and self.noise_std_lower > self.noise_std:
+            raise ValueError(
+                f"noise_std_lower must be at most noise_std, {self.noise_std!r}; got {self.noise_std_lower!r}."
+            )
         if self.noise_covariance is not None:
             object.__setattr__(self, "noise_covariance", antennas.checked_covariance(self.noise_covariance))
-        if self.bandwidth is not None:
-            _validate.moderate(bandwidth=self.bandwidth)
-            _as_float(self, "bandwidth")
 
     def symbols(self, dimension: int) -> int:
         """Return S, the symbols of an upload of d entries over the air: ⌈d/2⌉ with `iq`, else d."""
@@ -399,9 +394,7 @@ class Budget:
             _validate.positive(**{name: value})
             if float(value) > _validate.LARGEST:
                 raise ValueError(f"{name} must be at most {_validate.LARGEST:g}, got {value!r}.")
-        if self.air_time is not None:
-            _validate.moderate(air_time=self.air_time)
-            _as_float(self, "air_time")
+        _optional(self, "air_time")
         _validate.fraction(delta=self.delta)
         _validate.non_negative(spent=self.spent)
         _as_float(self, "epsilon", "delta", "total_power", "spent")

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from airfed import antennas
 from airfed.flower import messages
 from airfed.flower.messages import RoundConfig
 from airfed.privacy.ledger import Ledger
@@ -35,7 +36,8 @@ def test_a_device_gets_only_its_own_amplitude_and_phase(setup, start, own_app, m
     for index, batch in enumerate(rounds):
         assert all(set(message.content.config_records[messages.RECORD]) == own for message in batch)
         received = sorted((config.phase, config.amplitude) for config in map(RoundConfig.of, batch))
-        arrived = fleet.effective_channel_in(index)[setup.plan.sequence[index].scheduled]
+        channel = fleet.channel_in(index, setup.plan.sequence[index].scheduled)
+        arrived = antennas.effective(channel, fleet.beamformer_in(index))
         needed = setup.plan.sequence[index].alignment / np.abs(arrived)
         np.testing.assert_allclose(received, sorted(zip(-np.angle(arrived), needed, strict=True)), rtol=1e-12)
 

@@ -15,7 +15,7 @@ from airfed.aircomp import AirComp
 from airfed.audit import Subject, audit
 from airfed.cli.app import main
 from airfed.planning import limits, optimal
-from airfed.privacy.imperfect import amplification
+from airfed.privacy.gaussian import amplification
 from airfed.privacy.ledger import Ledger
 from airfed.scenario import ScenarioError
 from brute_force import brute_force_schedule

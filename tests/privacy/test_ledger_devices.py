@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from airfed.privacy import gaussian_epsilon, gaussian_mu
 from airfed.privacy.exposure import Exposure
-from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, ParticipationMask
-from airfed.privacy.shared_ledger import open_shared_ledger, spent
+from airfed.privacy.ledger import (
+    BudgetExhausted,
+    Ledger,
+    LedgerError,
+    ParticipationMask,
+    open_shared_ledger,
+    shared_ledger_spent,
+)
 from airfed.problem import Budget
 from airfed.training.charging import check_shared_ledger
 
@@ -265,7 +271,7 @@ def test_in_a_shared_ledger_charges_to_all_and_to_some_devices_add_up_per_device
     found = Ledger.load(path)
     for mu, square in zip(found.device_mus(), squares(4, rounds), strict=True):
         assert_just_above(mu, square)
-    assert spent(path, budget) == found.mu_total == found.device_mus()[1]
+    assert shared_ledger_spent(path, budget) == found.mu_total == found.device_mus()[1]
     assert (found.latest(1, run="one").mask, found.latest(1, run="two").mask.devices.tolist()) == (None, [1, 2])
 
 

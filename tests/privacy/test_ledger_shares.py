@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from airfed.privacy import gaussian_epsilon
 from airfed.privacy.exposure import Exposure
-from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, ParticipationMask
-from airfed.privacy.shared_ledger import open_shared_ledger, spent
+from airfed.privacy.ledger import (
+    BudgetExhausted,
+    Ledger,
+    LedgerError,
+    ParticipationMask,
+    open_shared_ledger,
+    shared_ledger_spent,
+)
 from airfed.problem import Budget
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
@@ -112,7 +118,7 @@ def test_the_shared_ledger_of_an_aligned_and_an_unequal_run_adds_up_per_device(t
     for each in (two, Ledger.load(path)):
         expected = np.sqrt(0.03 + 0.12 * np.array([1.0, 0.5, 0.0, 0.25, 1.0, 0.125]) ** 2)
         np.testing.assert_allclose(each.device_mus(), expected, rtol=1e-14)
-    assert spent(path, budget) == Ledger.load(path).device_mus()[0]
+    assert shared_ledger_spent(path, budget) == Ledger.load(path).device_mus()[0]
 
 
 def relinked(path, number, **changes):

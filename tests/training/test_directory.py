@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -220,7 +221,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("write", [write_atomic, _disk.create_atomic])
+@pytest.mark.parametrize("write", [write_atomic, partial(write_atomic, new=True)])
 def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
     for path in (Path("."), tmp_path):

@@ -797,15 +797,18 @@ def test_some_bad_devices_are_counted_and_training_continues(tmp_path, monkeypat
         strict(line)
 
 
+@pytest.mark.parametrize("coherence", [None, 1])
 @pytest.mark.parametrize("rate", [1e6, 1e20, 1e30])
-def test_an_absurd_learning_rate_ends_in_words(tmp_path, rate):
-    built = make_scenario(**{"learning.learning_rate": rate, "policy.rounds": 12, "learning.total_steps": 240})
+def test_an_absurd_learning_rate_ends_in_words(tmp_path, rate, coherence):
+    changes = {"learning.learning_rate": rate, "policy.rounds": 12, "learning.total_steps": 240}
+    built = make_scenario(**changes, **({} if coherence is None else {"channel.coherence_rounds": coherence}))
     outcome = execute(built, tmp_path / "run")
     assert outcome.status == "diverged"
     assert outcome.message.startswith("Round ")
     assert np.isfinite(load_file(tmp_path / "run" / "model.safetensors")["parameters"]).all()
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         strict(line)
+    Run.open(tmp_path / "run").checked()
 
 
 def test_a_closed_terminal_is_not_a_full_disk(tmp_path):

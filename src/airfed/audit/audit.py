@@ -14,11 +14,9 @@ import numpy as np
 from airfed import _validate
 from airfed import scenario as scenarios
 from airfed.audit import canaries
-from airfed.audit.canaries import Evidence, Scores, Vector, epsilon_of, evidence
-from airfed.audit.end_to_end import attack as attack_models
+from airfed.audit.canaries import Evidence, Vector, epsilon_of, evidence
 from airfed.audit.noise_checks import noise_checks
-from airfed.audit.round_loop import round_loop_checks
-from airfed.audit.sensitivity import sensitivity_checks
+from airfed.audit.sensitivity import round_loop_checks, sensitivity_checks
 from airfed.audit.subject import Check, Subject
 from airfed.planning import Plan
 from airfed.privacy import gaussian_epsilon
@@ -138,7 +136,7 @@ def audit(
     against: Adversary | None = None,
     end_to_end: bool = False,
 ) -> Audit:
-    """Attack the privacy claim of a subject and return the result.
+    """Attack the privacy claim of a subject and return the result; raise ValueError if it claims nothing to attack.
 
     Args:
         subject: the plan or run to audit.
@@ -148,10 +146,6 @@ def audit(
         against: the adversary of a receiver with several antennas: it keeps every antenna's signal ("all_antennas")
             or receives the combined one ("combined"); by default that of the claim.
         end_to_end: attack the models of many small trainings instead of the transmitted signals.
-
-    Raises:
-        ValueError: the adversary is unknown, the method makes no privacy claim against it, or both `against` and
-            `end_to_end` are set.
     """
     trials = (MODEL_TRIALS if end_to_end else TRIALS) if trials is None else trials
     _validate.positive_integer(trials=trials)
@@ -165,65 +159,50 @@ def audit(
             raise ValueError(
                 f"against must not be set with end_to_end, whose adversary has the models only; got {against!r}."
             )
-        with np.errstate(all="ignore"):
-            return _audit_models(replace(subject, against="combined"), trials, rng)
-    if against is not None:
+        against = "combined"
+    elif against is not None:
         _validate.one_of(get_args(Adversary), against=against)
         try:
             subject.plan.against(against)
         except InfeasibleError as error:
             why = str(error).removeprefix("No plan fits: ")
             raise ValueError(f"This method makes no privacy claim against that adversary: {why}") from None
+    if against is not None:
         subject = replace(subject, against=against)
+    started, curve, each, whole = time.monotonic(), (np.empty(0), np.empty(0)), None, None
     with np.errstate(all="ignore"):  # broken code may overflow; the checks report it
-        return _audit(subject, trials, pairs, samples, rng)
-
-
-def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.random.Generator) -> Audit:
-    started = time.monotonic()
-    checks = [accounting_check(subject)]
-    if subject.run is not None:
-        checks += record_checks(subject, subject.run)
-    checks += sensitivity_checks(subject, rng, pairs=pairs)
-    checks += round_loop_checks(subject, rng)
-    checks += noise_checks(subject, samples=samples)
-    try:
-        scores = canaries.attack(subject, rng, trials=trials)
-        if subject.plan.problem.learning.adaptive_clipping is not None:
-            joint = canaries.attack_indicator(subject, rng, trials=max(1, trials // _INDICATOR_SHARE))
-            epsilon = gaussian_epsilon(joint.claimed, delta := subject.plan.problem.budget.delta)
-            found = evidence(joint.per_round, joint.claimed)
-            checks.append(_claim_check("clipping indicator", "μ of one round", found, epsilon, delta))
-    except NoiseFault as fault:
-        checks.append(Check.of("canaries", False, str(fault)))
-        return _concluded(subject, checks, started)
-    return _judged(subject, scores, checks, started, "canaries", "trajectory")
-
-
-def _audit_models(subject: Subject, trials: int, rng: np.random.Generator) -> Audit:
-    started, checks = time.monotonic(), [accounting_check(subject)]
-    try:
-        scores = attack_models(subject, rng, trials=trials)
-    except NoiseFault as fault:
-        checks.append(Check.of("models", False, str(fault)))
-        found = _concluded(subject, checks, started)
-    else:
-        found = _judged(subject, scores, checks, started, "models of one round", "models of all rounds")
-    return replace(found, mode="end_to_end")
-
-
-def _judged(
-    subject: Subject, scores: Scores, checks: list[Check], started: float, name: str, name_in_total: str
-) -> Audit:
-    plan, delta = subject.plan, subject.plan.problem.budget.delta
-    own = min(plan.mu_total, float(plan.device_mu[subject.target_device]))  # both are claimed
-    each, whole = evidence(scores.per_round, scores.claimed), evidence(scores.in_total, own)
-    total = min(plan.epsilon_total, gaussian_epsilon(own, delta))
-    checks += [
-        _claim_check(name, "μ of one round", each, gaussian_epsilon(scores.claimed, delta), delta),
-        _claim_check(name_in_total, "μ in total", whole, total, delta),
-    ]
-    return _concluded(subject, checks, started, each, whole, canaries.roc(scores.per_round))
+        checks = [accounting_check(subject)]
+        if not end_to_end:
+            checks += record_checks(subject, subject.run) if subject.run is not None else []
+            checks += sensitivity_checks(subject, rng, pairs=pairs)
+            checks += round_loop_checks(subject, rng)
+            checks += noise_checks(subject, samples=samples)
+        try:
+            scores = (canaries.attack_models if end_to_end else canaries.attack)(subject, rng, trials=trials)
+            if subject.plan.problem.learning.adaptive_clipping is not None:
+                joint = canaries.attack_indicator(subject, rng, trials=max(1, trials // _INDICATOR_SHARE))
+                found = evidence(joint.per_round, joint.claimed)
+                checks.append(_claim_check(subject, "clipping indicator", "μ of one round", found))
+        except NoiseFault as fault:
+            checks.append(Check.of("models" if end_to_end else "canaries", False, str(fault)))
+        else:
+            own = min(subject.plan.mu_total, float(subject.plan.device_mu[subject.target_device]))  # both are claimed
+            each, whole = evidence(scores.per_round, scores.claimed), evidence(scores.in_total, own)
+            names = ("models of one round", "models of all rounds") if end_to_end else ("canaries", "trajectory")
+            checks.append(_claim_check(subject, names[0], "μ of one round", each))
+            checks.append(_claim_check(subject, names[1], "μ in total", whole, subject.plan.epsilon_total))
+            curve = canaries.roc(scores.per_round)
+    return Audit(
+        subject=subject,
+        checks=checks,
+        warnings=_warnings(subject, each),
+        round_evidence=each,
+        total_evidence=whole,
+        false_positive=curve[0],
+        true_positive=curve[1],
+        seconds=time.monotonic() - started,
+        mode="end_to_end" if end_to_end else "signals",
+    )
 
 
 def accounting_check(subject: Subject) -> Check:
@@ -273,23 +252,19 @@ def _overspent(plan: Plan) -> list[str]:
     return wrong
 
 
-def _claim_check(name: str, quantity: str, found: Evidence, epsilon: float, delta: float) -> Check:
+def _claim_check(
+    subject: Subject, name: str, quantity: str, found: Evidence, epsilon_claimed: float = math.inf
+) -> Check:
     """Return the check that fails if a lower bound at level 1e-6, on μ or on its ε, exceeds the claim."""
-    proved = found.proved
+    proved, delta = found.proved, subject.plan.problem.budget.delta
+    epsilon = min(epsilon_claimed, gaussian_epsilon(found.claimed, delta))
     refuted = proved > found.claimed or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
     bounds = f"{proved:.5g} at confidence 1 - 1e-6, {found.lower:.5g} at 99%"
     finding = f"lower bound on {quantity} {bounds}; threshold {found.claimed:.5g}, the claim"
     return Check.of(name, not refuted, finding, **asdict(found))
 
 
-def _concluded(
-    subject: Subject,
-    checks: list[Check],
-    started: float,
-    each: Evidence | None = None,
-    whole: Evidence | None = None,
-    curve: tuple[Vector, Vector] = (np.empty(0), np.empty(0)),
-) -> Audit:
+def _warnings(subject: Subject, each: Evidence | None) -> list[str]:
     plan = subject.plan
     warnings = []
     if each is not None and each.upper_strict < _LOOSE * each.claimed:
@@ -309,16 +284,7 @@ def _concluded(
         warnings.append(f"Lemma 1 gives ε = {paper} for a round, but the exact ε is {exact}.")
     if plan.problem.link.assume_perfect_csi and plan.problem.link.csi_error:
         warnings.append("The plan assumes perfect CSI although channel.csi_error is not 0.")
-    return Audit(
-        subject=subject,
-        checks=checks,
-        warnings=warnings,
-        round_evidence=each,
-        total_evidence=whole,
-        false_positive=curve[0],
-        true_positive=curve[1],
-        seconds=time.monotonic() - started,
-    )
+    return warnings
 
 
 def record_checks(subject: Subject, run: Run) -> list[Check]:

@@ -11,13 +11,23 @@ the most exposed device. Its most exposed rounds are trials against the claim of
 
 With adaptive clipping these canaries attack the updates: many of them share the entry of the clipping indicator.
 `attack_indicator` attacks both together, with one canary per round: ϖu, not clipped, against −2ϖu, clipped.
+
+`attack_models` attacks trained models. Copies of the most exposed device train a logistic model with two classes.
+Device k holds one large image that is dark except for pixel k, labelled 0 or 1 by its sign: its update is longer than
+ϖ, in the direction ±u_k of the two weights of that pixel. The engine, clipping, superposition, noise and model update
+are those of a run. The adversary has only the models m¹, …, m^I. Along u_k the step m^i − m^{i+1}, in units of its
+noise, is a score as above. A small learning rate keeps the model close to zero, where every gradient is large; privacy
+does not depend on it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +36,10 @@ from scipy.special import betaincinv, log_ndtr, ndtri
 
 from airfed.audit.subject import DeviceCopies, Script, ScriptedEngine, Subject, flipping
 from airfed.clipping import FARTHEST
+from airfed.learning.data import Dataset
+from airfed.learning.engine import Engine
+from airfed.network import Network
+from airfed.training.setup import engine_of
 
 Vector = NDArray[np.float64]
 
@@ -36,6 +50,10 @@ _CANARIES: Final = 192  # devices with a canary; the others do not answer
 _MIN_TRAJECTORIES: Final = 1000
 _MAX_LAG: Final = 5  # rounds over which the noise may be correlated
 _MIN_SCORES: Final = 50  # with fewer scores no bound is given
+_SIDE: Final = 16  # of the images in the attack on models
+_PIXELS: Final = _SIDE**2  # devices, one per pixel
+_BRIGHT: Final = 100.0  # a pixel's value, times max(1, ϖ): its update is some 70 ϖ long, the bias a 100th of it
+_LARGEST_LOGIT: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -185,9 +203,60 @@ def attack_indicator(subject: Subject, rng: np.random.Generator, *, trials: int)
     return Scores(per_round=scores, in_total=np.empty(0), claimed=target.claimed)
 
 
+def attack_models(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
+    """Return the scores of at least `trials` canaries per sign, from the models of trainings; raises NoiseFault."""
+    target = Target.of(subject)
+    slow, image = _slow(subject)
+    images = (image * np.eye(_PIXELS)).reshape(_PIXELS, 1, _SIDE, _SIDE).astype(np.float32)
+    shards = np.repeat(np.arange(_PIXELS)[:, None], subject.scenario.learning.batch_size or 1, axis=1)
+    network = Network(input_shape=(1, _SIDE, _SIDE), classes=2)
+    copies = DeviceCopies(subject=slow, device=subject.target_device, count=_PIXELS)
+    rate = slow.plan.problem.learning.learning_rate
+    divisors = np.array([_PIXELS * copies.at(index).alignment_coefficient for index in target.rounds])
+    scale = np.sign(target.filters[:, 0]) * divisors / (rate * target.noise_std)
+    per_round, in_total = [], []
+    for repetition in range(math.ceil(2 * trials / _PIXELS)):
+        signs = rng.choice((-1.0, 1.0), _PIXELS)
+        labels = np.where(signs > 0, 0, 1)
+        arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+        dataset = Dataset(name="canaries", **arrays, classes=2, sha256="")
+        engine = engine_of(subject.scenario, network, dataset, shards, rate)
+        present = np.flatnonzero(signs > 0) if subject.sensitivity == 1 else np.arange(_PIXELS)
+        scripted = ScriptedEngine(engine.dimension, partial(_updates, engine, present))
+        with closing(engine):
+            training = slow.train(scripted, subject.noise(repetition), target.rounds, copies)
+            models = np.stack([np.zeros(engine.dimension), *(done.parameters.astype(np.float64) for done in training)])
+        steps = (models[:-1] - models[1:]) * scale[:, None]
+        along = (steps[:, _PIXELS : 2 * _PIXELS] - steps[:, :_PIXELS]) / math.sqrt(2)  # label 0 lowers the other weight
+        scores = (along - target.middle[:, None]) * signs
+        per_round.append(scores[target.exposed].ravel())
+        in_total.append(target.in_total(scores))
+    return Scores(per_round=np.concatenate(per_round), in_total=np.concatenate(in_total), claimed=target.claimed)
+
+
+def _slow(subject: Subject) -> tuple[Subject, float]:
+    """Return the subject with a learning rate that keeps all logits small, and the value of a bright pixel."""
+    plan = subject.plan
+    sequence, clip = plan.sequence, max(1.0, plan.clip_norm)
+    value = _BRIGHT * clip
+    local = max(entry.local_steps for entry in sequence) * value
+    released = plan.rounds * clip * (1 + 1 / float(sequence.mus.min()))  # the sum of updates and its noise, at most
+    rate = _LARGEST_LOGIT / (value * (local + released))
+    problem = plan.problem
+    learning = replace(problem.learning, learning_rate=rate)
+    return replace(subject, plan=replace(plan, problem=replace(problem, learning=learning))), value
+
+
+def _updates(
+    engine: Engine, present: NDArray[np.intp], parameters: NDArray[np.float32], steps: int, index: int
+) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
+    """Return the updates of the devices that are present; the others are missing."""
+    return engine.updates(parameters, present, steps=steps, round_index=index)
+
+
 def _script(devices: NDArray[np.intp], canaries: NDArray[np.float32], codes: dict[int, NDArray[np.float32]]) -> Script:
     """Return the script of canaries, (m, d), each multiplied by its code in the round, (m, 1)."""
-    return lambda _, index: iter([(devices, codes[index] * canaries)])
+    return lambda parameters, steps, index: iter([(devices, codes[index] * canaries)])
 
 
 def _quietest_code(noise: NDArray[np.float64], weights: Vector) -> Vector:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.aircomp import AirComp, AirCompRound, ReceivedAggregate, Superposition
-from airfed.learning.engine import Engine
 from airfed.planning import Plan
 from airfed.problem import Adversary
 from airfed.scenario import Scenario
@@ -30,8 +29,8 @@ Floats = NDArray[np.float64]
 _RTOL: Final = 1e-9
 _AT_ONCE: Final = 64  # devices whose received amplitudes are measured in one superposition
 
-Script = Callable[[NDArray[np.intp], int], Iterator[tuple[NDArray[np.intp], NDArray[Any]]]]
-"""(scheduled devices, round) -> the updates, chunk by chunk, with the devices that send them."""
+Script = Callable[[NDArray[np.float32], int, int], Iterator[tuple[NDArray[np.intp], NDArray[Any]]]]
+"""(model, local steps, round) -> the updates, chunk by chunk, with the devices that send them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +50,13 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """The subject of an audit.
+    """The subject of an audit; raises ValueError if the method claims no privacy.
 
     Args:
         scenario, plan, aircomp: the plan's μ and ε are the claims.
         signal: digests of all inputs of the signal, by name; the key of the noise.
         run: the record, if the plan was run.
         against: the adversary of a receiver with several antennas; None: that of the claim.
-
-    Raises:
-        ValueError: the method claims no privacy.
     """
 
     scenario: Scenario
@@ -190,7 +186,7 @@ class Subject:
 
     def train(
         self,
-        engine: Engine,
+        engine: ScriptedEngine,
         noise: NoiseSource,
         rounds: Iterable[int],
         channel: MultipleAccessChannel | None = None,
@@ -250,30 +246,20 @@ class _ScaledNoise(Superposition):
         return super().receive(self.scale * noise)
 
 
+@dataclass(frozen=True)
 class ScriptedEngine:
-    """An engine that sends scripted updates for any model; devices without an update are missing."""
+    """An engine that sends scripted updates; scheduled devices without an update are missing."""
 
-    name = "scripted"
-
-    def __init__(self, dimension: int, script: Script) -> None:
-        self.dimension, self._script = dimension, script
+    dimension: int
+    script: Script
 
     @classmethod
     def of(cls, devices: NDArray[np.intp], updates: NDArray[Any]) -> ScriptedEngine:
         """Return the engine of fixed updates, (m, d), of some devices in every round."""
-        return cls(updates.shape[1], lambda scheduled, index: iter([(devices, updates)]))
+        return cls(updates.shape[1], lambda parameters, steps, index: iter([(devices, updates)]))
 
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
         """Yield the updates of the script."""
-        return self._script(devices, round_index)
-
-    def evaluate(
-        self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[float, float]:
-        """Return zeros: there is no loss."""
-        return 0.0, 0.0
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        return self.script(parameters, steps, round_index)

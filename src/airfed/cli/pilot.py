@@ -84,7 +84,7 @@ def pilot(
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}.")
     check_new(out)
-    from airfed._disk import create_atomic
+    from airfed._disk import write_atomic
     from airfed.experiments import sweep
     from airfed.experiments.pilots import MissingPilots, design, run_pilots
 
@@ -108,7 +108,7 @@ def pilot(
                 print_outcome(output.make_console(stderr=True), missing.records)
                 return 128 + caught[0] if caught else 2
     try:
-        create_atomic(out, surrogates[0].to_json(*surrogates[1:]).encode())
+        write_atomic(out, surrogates[0].to_json(*surrogates[1:]).encode(), new=True)
     except OSError as error:
         raise ScenarioError(f"Cannot write {out}: {error.strerror}. The same command resumes from {folder}.") from None
     if json:

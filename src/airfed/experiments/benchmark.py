@@ -15,7 +15,7 @@ from typing import Final
 from rich.console import Console
 
 from airfed import _extras, _validate
-from airfed._disk import create_atomic
+from airfed._disk import write_atomic
 from airfed.experiments import points, results, sweep
 from airfed.experiments.benchmark_table import Benchmark, MethodResult, spent
 from airfed.experiments.points import Experiment, Point, Variant
@@ -149,7 +149,7 @@ def claim(scenario: Scenario, out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            create_atomic(file, scenario.anchored().to_toml().encode())
+            write_atomic(file, scenario.anchored().to_toml().encode(), new=True)
             return
     except OSError as error:
         if not file.exists():  # otherwise another process was faster

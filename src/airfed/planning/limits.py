@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.privacy import classic_mu, gaussian_epsilon, gaussian_mu
-from airfed.privacy.imperfect import amplification
+from airfed.privacy.gaussian import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from airfed._disk import create_atomic, flush
+from airfed._disk import flush, write_atomic
 
 _START: Final = "0" * 64
 _MAX_FILE_SIZE: Final = 2**30  # bytes
@@ -52,7 +52,7 @@ class Chain(ABC):
     def _start(self, entry: dict[str, Any]) -> None:
         """Create the file with its first line; raises FileExistsError if it exists."""
         line, head = self._line(entry)
-        create_atomic(self.path, line)
+        write_atomic(self.path, line, new=True)
         self._advance(head, line)
 
     def _read(self, *, repair: bool) -> None:

@@ -138,8 +138,7 @@ class Exposure:
     def plus(self, mu: float, mask: ParticipationMask | None = None) -> Exposure:
         """Return the exposure after one more round, charged to the devices of a mask, or to all.
 
-        Raises:
-            ArithmeticError: a sum exceeds the range of float64.
+        Raises ArithmeticError if a sum exceeds the range of float64.
         """
         if mask is None:
             return Exposure(common=self.common + Fraction(mu) ** 2, per_device=self.per_device)
@@ -148,9 +147,11 @@ class Exposure:
     def plus_shares(self, mu: float, devices: NDArray[np.intp], share: Floats, num_devices: int) -> Exposure:
         """Return the exposure after one more round, charged to some of N devices, each μ times its share."""
         sums = np.zeros((2, num_devices)) if self.per_device is None else self.per_device.copy()
-        at, amount = slice(None) if devices.size == num_devices else devices, _squares_up(mu, share)
+        at = slice(None) if devices.size == num_devices else devices
         before, lost = sums[:, at]
         with np.errstate(over="raise", invalid="raise"):
+            own = np.nextafter(mu * share, np.inf)  # (μ·share)² is rounded up
+            amount = np.where(share == 1, _double_up(Fraction(mu) ** 2), np.nextafter(own * own, np.inf))
             after = before + amount
             part = after - before
             error = (before - (after - part)) + (amount - part)  # the exact rounding error of the addition
@@ -188,13 +189,6 @@ def _check_fleet(num_devices: int) -> None:
 def _next(values: Floats) -> Floats:
     """Return the next larger doubles; 0 stays 0."""
     return np.where(values > 0, np.nextafter(values, np.inf), 0.0)
-
-
-def _squares_up(mu: float, share: Floats) -> Floats:
-    """Return (μ·share)² of each device, rounded up."""
-    with np.errstate(over="raise"):
-        own = np.nextafter(mu * share, np.inf)
-        return np.where(share == 1, _double_up(Fraction(mu) ** 2), np.nextafter(own * own, np.inf))
 
 
 def _packed(content: bytes) -> str:

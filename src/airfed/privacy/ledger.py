@@ -11,6 +11,10 @@ A charge applies to all devices of the ledger, or to some devices of a fleet, gi
 devices spend nothing. Where received amplitudes differ, the mask has the share of the round's μ that each device
 spends. Equal shares are written once: a later line names the first charge that has them. Totals are those of the most
 exposed device.
+
+The ledger of a run covers that run only. Two trainings on the same data compose: μ² adds up. With
+`[budget] shared_ledger = "FILE"` every round of every run is also charged to that file before it is transmitted. A new
+plan uses the rest of the budget (ε, δ), which then covers all trainings together.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from numpy.typing import NDArray
 from airfed.privacy.chain import Chain, LedgerError, number, whole
 from airfed.privacy.exposure import Exposure, ParticipationMask
 from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon, gaussian_epsilons
-from airfed.problem import Budget
+from airfed.problem import Adversary, Budget
 
 __all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "ParticipationMask"]
 
@@ -103,22 +107,14 @@ class Ledger(Chain):
 
     @classmethod
     def load(cls, path: Path, *, repair: bool = False) -> Ledger:
-        """Read and verify a ledger; `repair` ignores a half-written last line.
-
-        Raises:
-            LedgerError: a line was edited, removed, reordered or is not a ledger line.
-        """
+        """Read and verify a ledger, or raise LedgerError; `repair` ignores a half-written last line."""
         ledger = cls(path=path, header={})
         ledger._read(repair=repair)
         return ledger
 
     @classmethod
     def resume(cls, path: Path, header: dict[str, Any]) -> Ledger:
-        """Return the ledger at a path, which must have this header, or create it.
-
-        Raises:
-            LedgerError: the ledger was changed, or its header differs from `header`.
-        """
+        """Return the ledger at a path, which must have this header (else LedgerError is raised), or create it."""
         if not path.exists():
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
@@ -172,11 +168,7 @@ class Ledger(Chain):
         return self._spent.num_devices
 
     def device_mus(self) -> NDArray[np.float64]:
-        """Return μ in total of each device, √Σμ² rounded up, (N,); the largest is `mu_total`.
-
-        Raises:
-            ValueError: every charge is to all devices (`num_devices` is None), so devices were not counted.
-        """
+        """Return μ in total of each device, √Σμ² rounded up, (N,); raises ValueError if `num_devices` is None."""
         return self._spent.mus()
 
     def device_epsilons(self) -> NDArray[np.float64]:
@@ -233,15 +225,10 @@ class Ledger(Chain):
     ) -> Charge:
         """Charge a round before it is transmitted, and flush the line to the disk.
 
-        Args:
-            round_index, devices, alignment, mu, power, run, mask: as in `Charge`; in a shared ledger a device has the
-                same index in every run.
-            within: the budget that must allow the round, or the ε of all rounds together. Charges by other processes
-                count.
-
-        Raises:
-            BudgetExhausted: the round exceeds the budget; nothing is written.
-            LedgerError: the file was replaced, or belongs to another fleet.
+        The arguments are as in `Charge`; in a shared ledger a device has the same index in every run. `within` is the
+        budget that must allow the round, or the ε of all rounds together; charges by other processes count. If the
+        round exceeds it, BudgetExhausted is raised and nothing is written. Raises LedgerError if the file was replaced,
+        or belongs to another fleet.
         """
         if mask is not None and mask.count != devices:
             raise ValueError(f"devices must be the number of devices in mask, {mask.count}, got {devices}.")
@@ -414,3 +401,50 @@ def _check_header(header: dict[str, Any]) -> None:
 def _entry(kind: str, charge: Charge, values: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a line about a charge."""
     return {"kind": kind, "round": charge.round_index, **values, **({"run": charge.run} if charge.run else {})}
+
+
+def open_shared_ledger(path: Path, budget: Budget, adversary: Adversary = "all_antennas") -> Ledger:
+    """Return the shared ledger at a path; a new one is opened with the budget of all trainings together.
+
+    A ledger opened with the adversary "combined" accepts both claims, since the other one is stronger. A ledger opened
+    with "all_antennas" does not accept "combined". Raises LedgerError if the file was changed, has another budget, or
+    its adversary is stronger.
+    """
+    try:
+        return Ledger.create(path, _shared_header(budget, adversary))
+    except FileExistsError:
+        return _shared_ledger(path, budget, adversary)
+
+
+def shared_ledger_spent(path: Path, budget: Budget, adversary: Adversary = "all_antennas") -> float:
+    """Return μ in total of a shared ledger; 0 if there is none. Raises like `open_shared_ledger`."""
+    try:
+        path.lstat()  # a dangling symbolic link counts as a file
+    except FileNotFoundError:
+        return 0.0
+    except OSError as error:
+        raise LedgerError(f"Cannot read {path}: {error.strerror}.") from None
+    return _shared_ledger(path, budget, adversary).mu_total
+
+
+def _shared_header(budget: Budget, adversary: Adversary) -> dict[str, Any]:
+    named = {"adjacency": budget.adjacency, "epsilon": budget.epsilon, "delta": budget.delta}
+    claim = {"adversary": adversary} if adversary == "combined" else {}
+    return {"shared_ledger": True, "unit": "device", **named, "scope": "total", "formula": "exact", **claim}
+
+
+def _shared_ledger(path: Path, budget: Budget, adversary: Adversary) -> Ledger:
+    ledger = Ledger.load(path, repair=True)
+    if not ledger.header.get("shared_ledger"):
+        raise LedgerError(f"{path} is not a shared ledger but the ledger of one training.")
+    if adversary == "combined" and ledger.header.get("adversary") != adversary:
+        raise LedgerError(
+            f'link.adversary must be "all_antennas" with the shared ledger {path}, got "combined". Its ε holds against '
+            "a server that keeps every antenna's signal. Use another shared ledger for this training."
+        )
+    for name, value in _shared_header(budget, "all_antennas").items():
+        if ledger.header.get(name) != value:
+            raise LedgerError(
+                f"budget.{name} must be {ledger.header.get(name)!r}, as in the shared ledger {path}; got {value!r}."
+            )
+    return ledger

@@ -20,7 +20,7 @@ from airfed.channel import ChannelModel
 from airfed.keys import Control, Key, Name, ScenarioError, Section, Seed, sentence
 from airfed.planning import Plan, Policy, Settings, Surrogate, predicted
 from airfed.planning.surrogate import CHOSEN_ON_DATA
-from airfed.privacy import shared_ledger
+from airfed.privacy import ledger
 from airfed.problem import Adversary, Fleet, InfeasibleError, Link, Problem
 from airfed.scenario import candidates, learning_section
 from airfed.scenario.learning_section import DATASET_SHAPES, LearningSection, user_code
@@ -136,7 +136,7 @@ class Scenario(Section):
         """Return the μ that earlier runs have charged to the shared ledger; 0 without one."""
         adversary: Adversary = self.link.adversary if self.link.antennas > 1 else "all_antennas"
         path = self.shared_ledger_path
-        return 0.0 if path is None else shared_ledger.spent(path, self.budget.build(), adversary)
+        return 0.0 if path is None else ledger.shared_ledger_spent(path, self.budget.build(), adversary)
 
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation, with gains drawn from the channel stream of the seed.

@@ -218,9 +218,7 @@ class Batteries:
             else:
                 self._spent[entry.scheduled] += entry.power
             self._counted += 1
-        view = self._spent.view()
-        view.flags.writeable = False
-        return view
+        return self._spent.copy()
 
     @property
     def used(self) -> Floats | None:

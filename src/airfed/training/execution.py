@@ -17,11 +17,12 @@ from airfed.training import distributed, formats
 from airfed.training.charging import verified_ledger
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.distributed import LostProcess, ProcessGroup
-from airfed.training.loop import Diverged, Round, Stopped, federated_averaging
+from airfed.training.loop import Diverged, Stopped, federated_averaging
 from airfed.training.recorder import RunRecorder
 from airfed.training.setup import Setup, prepare
 
 LOG_FOLDER: Final = "tensorboard"  # in the run directory
+_STATUS: Final = {Stopped: "stopped", LostProcess: "lost", BudgetExhausted: "exhausted", Diverged: "diverged"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,10 +77,9 @@ def execute(
                 if leads:
                     log = stack.enter_context(_log(scenario, directory, on_round))
                     recorder = RunRecorder(setup, directory, ledger, on_round=log)
-            if recorder is None:
-                return _follow(setup, group, stop)
-            on_start(setup, recorder.state.round_index)
-            return _lead(recorder, group, stop)
+            if recorder is not None:
+                on_start(setup, recorder.state.round_index)
+            return _train(setup, recorder, group, stop)
     except BrokenPipeError:  # of the terminal, not of the disk
         raise
     except OSError as error:
@@ -170,58 +170,45 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     return {name.replace(".", "/"): float(row[name]) for name in row if row[name] is not None and name != "round"}
 
 
-def _lead(recorder: RunRecorder, group: ProcessGroup, stop: Callable[[], bool]) -> RunOutcome:
-    setup, status, message = recorder.setup, "finished", ""
+def _train(setup: Setup, recorder: RunRecorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> RunOutcome:
+    """Train in step with the other processes: all continue, or all stop. Only rank 0 has a recorder.
+
+    A process alone stops between chunks of devices, several at their exchanges.
+    """
+    plan, alone = setup.plan, group.size == 1
+    initial = 0, setup.task.initial_parameters, plan.clip_norm
+    first, parameters, clip_norm = initial if recorder is None else recorder.start
+    first, clip_norm = group.broadcast(np.array([first, clip_norm])).tolist()
+    between, at_exchanges = (stop, _never) if alone else (_never, stop)
+    rounds = federated_averaging(
+        plan,
+        setup.aircomp,
+        distributed.SharedTrainer(setup.task.engine, group, at_exchanges),
+        distributed.SharedNoise(setup.noise, group),
+        distributed.SharedRecorder(recorder, group, at_exchanges),
+        parameters=group.broadcast(parameters),
+        clip_norm=clip_norm,
+        first_round=int(first),
+        stop=between,
+        merge=group.merge,
+    )
+    status, message = "finished", ""
     try:
-        for _ in _rounds(setup, group, stop, recorder):
-            if group.size == 1 and stop() and recorder.state.round_index < setup.plan.rounds:
+        for done in rounds:
+            if done.index + 1 < plan.rounds and between():
                 raise Stopped
-    except (Stopped, LostProcess) as reason:
-        status = "stopped" if isinstance(reason, Stopped) else "lost"
-        message = f"{reason} Stopped before round {recorder.state.round_index + 1}; use --resume to continue.".lstrip()
-    except BudgetExhausted as error:
-        status, message = "exhausted", str(error)
-    except Diverged as error:
-        status, message = "diverged", str(error)
-    recorder.conclude(finished=status not in ("stopped", "lost"))
+    except (Stopped, LostProcess, BudgetExhausted, Diverged) as reason:
+        if recorder is None and isinstance(reason, LostProcess):
+            raise
+        status, message = _STATUS[type(reason)], str(reason)
+    if recorder is None:
+        return RunOutcome(status=status, message=message, setup=setup, records=[])
+    if unfinished := status in ("stopped", "lost"):
+        message = f"{message} Stopped before round {recorder.state.round_index + 1}; use --resume to continue.".lstrip()
+    recorder.conclude(finished=not unfinished)
     records = recorder.directory.read_metrics()
     return RunOutcome(status=status, message=message, setup=setup, records=records, ledger=recorder.ledger)
 
 
-def _follow(setup: Setup, group: ProcessGroup, stop: Callable[[], bool]) -> RunOutcome:
-    """Train this process's part of the devices; rank 0 draws the noise and keeps the recorder."""
-    status = "finished"
-    try:
-        for _ in _rounds(setup, group, stop):
-            pass
-    except (Stopped, Diverged):
-        status = "stopped"
-    return RunOutcome(status=status, message="", setup=setup, records=[])
-
-
-def _rounds(
-    setup: Setup, group: ProcessGroup, stop: Callable[[], bool], recorder: RunRecorder | None = None
-) -> Iterator[Round]:
-    """Return the rounds of the run, in step with the other processes: all continue, or all stop."""
-    plan, aircomp, engine, noise = setup.plan, setup.aircomp, setup.task.engine, setup.noise
-    initial = 0, setup.task.initial_parameters, plan.clip_norm
-    first, parameters, clip_norm = initial if recorder is None else recorder.start
-    if group.size == 1:
-        return federated_averaging(
-            *(plan, aircomp, engine, noise, recorder),
-            parameters=parameters,
-            clip_norm=clip_norm,
-            first_round=first,
-            stop=stop,
-        )
-    parameters, first = group.broadcast(parameters), int(group.broadcast(np.array([first]))[0])
-    clip_norm = float(group.broadcast(np.array([clip_norm]))[0])
-    trainer, drawn = distributed.SharedTrainer(engine, group, stop), distributed.SharedNoise(noise, group)
-    shared = distributed.SharedRecorder(recorder, group, stop)  # stops at exchanges, not between chunks
-    return federated_averaging(
-        *(plan, aircomp, trainer, drawn, shared),
-        parameters=parameters,
-        clip_norm=clip_norm,
-        first_round=first,
-        merge=group.merge,
-    )
+def _never() -> bool:
+    return False

@@ -211,7 +211,7 @@ def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[di
     """Return the rows of `devices.csv` after a number of rounds; `energy` is the transmitted power [W] per device."""
     columns = {
         "device": plan.scheduled,
-        "gain": plan.problem.fleet.mean_gain(rounds)[plan.scheduled],
+        "gain": np.atleast_2d(plan.problem.fleet.gain)[: max(1, rounds)].mean(axis=0)[plan.scheduled],
         "power_planned": plan.sequence.device_power(rounds),
         "power_transmitted": energy,
     }

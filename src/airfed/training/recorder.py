@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 import airfed
 from airfed.planning import Average, Plan
-from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.privacy.shared_ledger import open_shared_ledger
+from airfed.privacy.ledger import Ledger, LedgerError, open_shared_ledger
 from airfed.scenario import flatten, load
 from airfed.training import charging
 from airfed.training.directory import RunDirectory, RunError, sha256
@@ -135,11 +134,7 @@ class RunRecorder:
         charging.charge_round(self.ledger, plan, index, within=budget)
 
     def settle(self, done: Round) -> None:
-        """Settle a round in the ledger, record it, call `on_round`, and save a checkpoint if due.
-
-        Raises:
-            Diverged: a loss is not finite.
-        """
+        """Settle a round, record it, call `on_round` and save a checkpoint if due; Diverged if a loss is not finite."""
         plan, run, aggregate = self.setup.plan, self.setup.scenario.run, done.aggregate
         averages, qualities = self.averages.after(done.parameters), dict[Average, dict[str, float]]()
         if done.index + 1 == plan.rounds or done.index % run.evaluate_every == 0:

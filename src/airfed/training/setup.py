@@ -139,7 +139,7 @@ def build_task(scenario: Scenario) -> Task:
     Raises DataError if data are missing or damaged, ScenarioError if keys contradict each other.
     """
     scenario = scenario.chosen()
-    learning, run = scenario.learning, scenario.run
+    learning = scenario.learning
     if learning.synthetic:
         return _known(scenario)
     dataset = data.load(data_source(scenario))
@@ -152,20 +152,8 @@ def build_task(scenario: Scenario) -> Task:
             f"learning.dimension must be {built.initial.size}, the size of model {learning.model_title!r}, got "
             f"{learning.dimension}."
         )
-    engine = make_engine(
-        run.engine,
-        built.model,
-        dataset,
-        shards,
-        learning_rate=learning.learning_rate,
-        batch_size=learning.batch_size,
-        seed=scenario.seed,
-        threads=run.threads,
-        chunk=run.chunk,
-        device=run.device,
-    )
     return ImageTask(
-        engine=engine,
+        engine=engine_of(scenario, built.model, dataset, shards, learning.learning_rate),
         dataset=dataset,
         shards=shards,
         initial_parameters=built.initial,
@@ -173,6 +161,25 @@ def build_task(scenario: Scenario) -> Task:
         model=built.model,
         code_digest=built.digest,
         partial=built.partial,
+    )
+
+
+def engine_of(
+    scenario: Scenario, model: Model, dataset: data.Dataset, shards: NDArray[np.intp], learning_rate: float
+) -> Engine:
+    """Return the engine of a scenario for a model, the images of each device and a learning rate."""
+    run = scenario.run
+    return make_engine(
+        run.engine,
+        model,
+        dataset,
+        shards,
+        learning_rate=learning_rate,
+        batch_size=scenario.learning.batch_size,
+        seed=scenario.seed,
+        threads=run.threads,
+        chunk=run.chunk,
+        device=run.device,
     )
 
 
