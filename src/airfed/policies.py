@@ -52,15 +52,15 @@ def plan(
     arguments change keys of [policy] and the seed.
 
     For a problem, minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the
-    privacy budget, the peak powers and the total power (P1). "optimal" solves P1 exactly; the others choose K by a
-    rule, and then the best θ and I.
+    privacy budget, the peak powers and the total power (P1). "optimal" solves P1 exactly, "weighted" the same over all
+    amplitudes; the others choose K by a rule, and then the best θ and I.
 
     Args:
         problem: the fleet, the link, the learning constants and the budgets; or a scenario.
-        policy: "optimal" (the default for a problem), "paper" (Algorithms 1 and 2 as printed), "full" (every device),
-            "uniform" (`size` devices at random), "top_k" (the `size` devices of largest gain), "threshold" (every gain
-            of at least `threshold`); a baseline (`BASELINES`: "dp_fedavg", "digital", ...); or your own function from a
-            `Problem` to devices or amplitudes (`planning.Policy`), or its name "module:callable".
+        policy: "optimal" (the default for a problem), "weighted", "paper" (Algorithms 1 and 2 as printed), "full" (every
+            device), "uniform" (`size` devices at random), "top_k" (the `size` devices of largest gain), "threshold"
+            (every gain of at least `threshold`); a baseline (`BASELINES`: "dp_fedavg", "digital", ...); or your own
+            function from a `Problem` to devices or amplitudes (`planning.Policy`), or its name "module:callable".
         rounds: a fixed I; by default the best I in 1..T.
         size: |K| of "uniform" and "top_k"; half the fleet by default.
         threshold: smallest gain that "threshold" schedules.

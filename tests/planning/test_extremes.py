@@ -4,6 +4,7 @@ import json
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,6 +191,56 @@ def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
 )
 def test_many_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
     attack(problem, policy, rounds)
+
+
+@st.composite
+def changing(draw):
+    """Problems whose gains change, with or without batteries; and two samples for a causal plan, or None."""
+    problem = draw(problems(most_devices=5))
+    shape = draw(st.integers(1, 4)), problem.fleet.num_devices
+    gains = draw(st.sampled_from([decades(-30, 30), NARROW, st.one_of(NARROW, decades(-12, 12), st.just(0.0))]))
+
+    def table():
+        return draw(
+            st.lists(st.lists(gains, min_size=shape[1], max_size=shape[1]), min_size=shape[0], max_size=shape[0])
+        )
+
+    battery = draw(st.one_of(st.none(), NARROW, WIDE))
+    return replace(
+        problem,
+        fleet=Fleet(gain=table(), peak_power=problem.fleet.peak_power),
+        link=replace(problem.link, csi_failure=max(problem.link.csi_failure, 1e-300)),
+        learning=replace(problem.learning, total_steps=min(problem.learning.total_steps, 30)),
+        budget=replace(problem.budget, device_power=battery),
+    ), draw(st.booleans()) and np.array([table(), table()])
+
+
+def attack_changing(drawn):
+    """Plan by `weighted`; whatever comes of it is proper."""
+    problem, samples = drawn
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            result = plan(problem, policy="weighted", samples=None if samples is False else samples)
+        except ValueError as error:
+            check_error(error)
+            return
+        json.dumps(result.to_dict(), allow_nan=False)
+    assert not result.violations
+    assert result.lower_bound <= result.bound.total * (1 + 1e-12)
+
+
+@examples(25)
+@given(drawn=changing())
+def test_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
+    attack_changing(drawn)
+
+
+@pytest.mark.slow
+@examples(200)
+@given(drawn=changing())
+def test_many_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
+    attack_changing(drawn)
 
 
 @examples(150)

@@ -249,9 +249,19 @@ def test_a_violated_limit_is_named(problem):
         *({"alignment": 1.0}, {"rounds": 5}, {"scheduled": [0, 1]}, {"scheduled": [2, 9]}, {"scheduled": "all"}),
         *({"mu_total": 1.0}, {"power_total": 1.0}, {"clip_norm": 9.0}, {"epsilon_total": 0.1}, {"method": {}}),
         *({"amplitude": [0.01, 0.02]}, {"amplitude": [math.nan, 1.0]}, {"amplitude": [1.0]}),
+        *({"mu_round": None}, {"mu_total": "2"}, {"epsilon_total": [1.0]}, {"power_total": {}}, {"objective": "x"}),
+        *({"policy": None}, {"policy": "a\nb"}, {"lower_bound": 1e9}, {"lower_bound": math.nan}),
     ],
     ids=str,
 )
 def test_an_edited_record_is_refused(problem, change):
     with pytest.raises(ValueError, match=r"must be|could not|shape|not the record of a plan"):
         Plan.from_dict(problem, by_hand(problem).to_dict() | change, METHODS)
+
+
+@pytest.mark.parametrize("name", ["mu_round", "epsilon_total", "power_total", "num_scheduled"])
+def test_a_record_without_a_value_is_refused(problem, name):
+    record = by_hand(problem).to_dict()
+    del record[name]
+    with pytest.raises(ValueError, match=f"not the record of a plan: KeyError, '{name}'"):
+        Plan.from_dict(problem, record, METHODS)

@@ -100,6 +100,7 @@ class Plan:
         if self.problem.learning.adaptive_clipping is not None and not self.method.adaptive_clipping:
             raise InfeasibleError(f"No plan fits: {self.method.name} cannot send the indicator of adaptive_clipping.")
         _validate.one_of(get_args(Average), average=self.average)
+        _validate.one_of(get_args(Objective), objective=self.objective)
         bounds.local_steps(self.problem.learning.total_steps, self.rounds)  # raises if rounds is out of range
         if self.amplitudes.num_devices != fleet.num_devices:
             raise ValueError(f"amplitudes must have {fleet.num_devices} devices, got {self.amplitudes.num_devices}.")
@@ -476,9 +477,9 @@ class Plan:
         """
         try:
             found = cls(**record.read(problem, recorded, methods or {OverTheAir.name: OverTheAir}))
+            record.check(found, recorded)
         except (KeyError, TypeError, OverflowError, MemoryError) as error:
             raise ValueError(f"This is not the record of a plan: {type(error).__name__}, {error}.") from None
-        record.check(found, recorded)
         return found
 
     def to_dict(self) -> dict[str, Any]:

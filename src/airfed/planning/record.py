@@ -201,6 +201,10 @@ def check(plan: Plan, recorded: Mapping[str, Any]) -> None:
     known, adaptive = {"clip_norm": plan.clip_norm, **recorded}, plan.problem.learning.adaptive_clipping
     if known.get("adaptive_clipping") != (None if adaptive is None else asdict(adaptive)):
         raise ValueError(f"adaptive_clipping must be {adaptive}, got {known.get('adaptive_clipping')!r:.80}.")
+    if not isinstance(plan.policy, str) or not plan.policy.isprintable():
+        raise ValueError(f"policy must be a name, got {plan.policy!r:.80}.")
+    if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
+        raise ValueError(f"lower_bound must be at most bound.total, {plan.bound.total!r}; got {plan.lower_bound!r}.")
     for name in _DERIVED:
         value = getattr(plan, name)
         if not math.isclose(value, known[name], rel_tol=_RTOL):

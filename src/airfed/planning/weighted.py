@@ -45,13 +45,14 @@ _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 
 
-def _or_infeasible(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
-    """Return the function with an InfeasibleError where gains are too far apart for float64."""
+def or_infeasible(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """Return the function with an InfeasibleError, and without warnings, where gains are too far apart for float64."""
 
     @wraps(function)
     def solved(*args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
         try:
-            return function(*args, **kwargs)
+            with np.errstate(all="ignore"):
+                return function(*args, **kwargs)
         except (ZeroDivisionError, OverflowError, _OutsideError):
             raise InfeasibleError(
                 "No plan fits: the gains are too many orders of magnitude apart for the optimum over all amplitudes; "
@@ -94,9 +95,8 @@ class _Devices:
 
     def round(self, cap: float, budget: float) -> Round:
         """Return the problem of one round, given the largest amplitude under privacy and the power of a round [W]."""
-        with np.errstate(over="ignore"):
-            power = np.float64(budget) * (self.gain / self.unit) * (self.gain / self.unit) * (1 - 1e-14)
-            noise = np.float64(self.problem.noise_weight) / self.unit / self.unit
+        power = np.float64(budget) * (self.gain / self.unit) * (self.gain / self.unit) * (1 - 1e-14)
+        noise = np.float64(self.problem.noise_weight) / self.unit / self.unit
         return Round.of(
             self.square,
             np.minimum(self.reach, cap / self.unit / self.exposure),
@@ -119,7 +119,7 @@ class _Devices:
         return row
 
 
-@_or_infeasible
+@or_infeasible
 def weighted(problem: Problem, rounds: Integers) -> Solution:
     """Return the plan of the smallest bound over all amplitudes and the candidates `rounds` for I."""
     kept, candidates = usable_rounds(problem.fleet.num_devices, **optimal.candidates(problem, rounds))
@@ -154,13 +154,13 @@ def _best_candidate(
         value = float(candidates.total(index, found.objective))
         if best is None or (value, index) < best[:2]:
             best = value, index, one, found
-        np.maximum(lowest, candidates.total(every, _bounds(candidates, index, one, found)), out=lowest)
+        np.fmax(lowest, candidates.total(every, _bounds(candidates, index, one, found)), out=lowest)
         open_[index] = False
     assert best is not None  # usable_rounds gives at least one
     return (*best, lowest)
 
 
-@_or_infeasible
+@or_infeasible
 def most_accurate(problem: Problem, rounds: Integers, surrogate: Surrogate) -> Solution:
     """Return the plan of the highest expected accuracy among those of least shortfall for their D and I.
 

@@ -23,6 +23,7 @@ from airfed.planning.time_varying.instance import Instance, Solution, thinned
 from airfed.planning.time_varying.one_round import RoundSolutions
 from airfed.planning.time_varying.planner import Samples
 from airfed.planning.time_varying.weighted_clairvoyant import WeightedSolver, clairvoyant, errors, within
+from airfed.planning.weighted import or_infeasible
 from airfed.problem import InfeasibleError, Problem
 
 _Factors = Callable[[Floats], Floats]  # from gains to f, (R, N)
@@ -39,6 +40,7 @@ _SHARE = 0.9  # largest share of the remaining budget for a round before the las
 _MARGIN = 4e-12  # above the margin of `within`, which must not change an early round afterwards
 
 
+@or_infeasible
 def weighted(problem: Problem, *, rounds: int | None, samples: Samples | None) -> Solution:
     """Return the clairvoyant plan, or the causal plan if samples are given.
 
