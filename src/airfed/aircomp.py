@@ -103,10 +103,12 @@ class AirCompRound:
             # No device exceeds its peak power: where a plan asks for more (policy "paper" may), it arrives weaker.
             amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[scheduled]))  # [Yan23, (14)]
             beamformer = fleet.beamformer_in(entry.index)
-            known = fleet.channel_in(entry.index, scheduled)
-            vectors = known if channel is None else np.reshape(channel, (-1, beamformer.size))[scheduled]
-            effective = antennas.effective(vectors, beamformer)
-            psi = np.angle(antennas.effective(known, beamformer)) if phase is None else np.asarray(phase)[scheduled]
+            true = None if channel is None else np.reshape(channel, (-1, beamformer.size))[scheduled]
+            vectors = fleet.channel_in(entry.index, scheduled) if true is None else true
+            known = effective = antennas.effective(vectors, beamformer)
+            if true is not None and phase is None:
+                known = antennas.effective(fleet.channel_in(entry.index, scheduled), beamformer)
+            psi = np.angle(known) if phase is None else np.asarray(phase)[scheduled]
             rotation = np.exp(-1j * psi)
             coefficient = effective * rotation * amplitude / norm  # [Yan23, (6)] then [Yan23, (7)]
         arrival = coefficient[:, None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,14 +176,14 @@ def _autocorrelation(received: Vector, prefixes: Vector) -> Check:
                 middle = [size // 2 if name == _LAGS and axis else 0 for axis, size in enumerate(sums.shape)]
                 where = ", ".join(str(index - zero) for index, zero in zip(at, middle, strict=True))
                 largest = float(statistic[at]), float(correlation[at]), f"{name} {where}"
-    statistic, correlation, where = largest
+    errors, value, where = largest
     threshold = math.sqrt(2 * math.log(2 * max(1, tests) / LEVEL))
     finding = (
-        f"most significant of {tests} correlations: {correlation:.5f} ({where}), {statistic:.2f} standard errors, "
+        f"most significant of {tests} correlations: {value:.5f} ({where}), {errors:.2f} standard errors, "
         f"threshold {threshold:.2f}"
     )
-    figures = {"correlation": correlation, "statistic": statistic, "threshold": threshold, "tests": tests}
-    return Check.of("noise autocorrelation", statistic <= threshold, finding, **figures)
+    figures: dict[str, Any] = {"correlation": value, "statistic": errors, "threshold": threshold, "tests": tests}
+    return Check.of("noise autocorrelation", errors <= threshold, finding, **figures)
 
 
 def _standard_errors(correlation: Vector, count: Vector) -> Vector:
