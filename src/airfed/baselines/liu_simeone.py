@@ -77,7 +77,8 @@ def _loads(problem: Problem, gains: Floats) -> Floats:
 def _weights(problem: Problem, rounds: int) -> Floats:
     """Return the weights of the rounds in Theorem 1; positive, so that every round has a signal also if η = 0."""
     weights = bounds.round_weights(problem.learning, rounds)
-    return np.asarray(np.maximum(weights, weights[-1] / _LARGEST))
+    floored: Floats = np.maximum(weights, weights[-1] / _LARGEST)
+    return floored
 
 
 def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
