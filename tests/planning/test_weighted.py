@@ -163,6 +163,18 @@ def most_sum(problem, rounds):
     return np.minimum(limit, gain**2 * factor).sum()
 
 
+def test_where_devices_are_aligned_it_is_not_even_a_rounding_error_behind():
+    rng, equal = np.random.default_rng(7), 0
+    for _ in range(100):
+        gain = rng.rayleigh(1.0, int(rng.integers(1, 8))) + 0.1
+        given = {"noise": 10 ** rng.uniform(-2, 1), "total_power": 10 ** rng.uniform(-1, 4), "steps": 20}
+        problem = problems.make(gain, scope=("round", "total")[rng.integers(2)], **given)
+        best, aligned = airfed.plan(problem, policy="weighted"), airfed.plan(problem)
+        assert best.bound.total <= aligned.bound.total
+        equal += best.bound.total == aligned.bound.total
+    assert equal > 20
+
+
 @pytest.mark.parametrize("given", [{}, {"total_power": 3.0}, {"scope": "total", "epsilon": 8.0}])
 def test_the_lower_bound_is_that_of_equal_rounds(given):
     """As docs/weighted.md says: the last rounds have the largest weight."""

@@ -129,9 +129,21 @@ def weighted(problem: Problem, rounds: Integers) -> Solution:
         with suppress(ZeroDivisionError, OverflowError, _OutsideError):
             first = _best_candidate(devices, candidates, sample=_FEW)[1]
     value, index, one, found, lowest = _best_candidate(devices, candidates, first=first)
-    table = Amplitudes.of_table(devices.row(one, found.below), rounds=int(rounds[kept[index]]))
+    chosen = int(rounds[kept[index]])
+    table = Amplitudes.of_table(_or_aligned(problem, devices.row(one, found.below), chosen), rounds=chosen)
     least = float(lowest.min()) if 1 / _MOST_NOISE < one.noise_weight < _MOST_NOISE else -math.inf
     return Solution(table, value, min(least, value) * (1 - _ROUNDING))
+
+
+def _or_aligned(problem: Problem, row: Floats, rounds: int) -> Floats:
+    """Return the aligned optimum instead of the row if it has the same devices and no smaller sum of the amplitudes.
+
+    Where the optimum is aligned, `row` is smaller by the rounding of the limits.
+    """
+    found = optimal.joint_optimum(problem, np.array([rounds]))
+    aligned = np.zeros(row.size)
+    aligned[found.devices] = found.alignment
+    return aligned if np.array_equal(aligned > 0, row > 0) and aligned.sum() >= row.sum() else row
 
 
 def _best_candidate(
