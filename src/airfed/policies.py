@@ -57,10 +57,11 @@ def plan(
 
     Args:
         problem: the fleet, the link, the learning constants and the budgets; or a scenario.
-        policy: "optimal" (the default for a problem), "weighted", "paper" (Algorithms 1 and 2 as printed), "full" (every
-            device), "uniform" (`size` devices at random), "top_k" (the `size` devices of largest gain), "threshold"
-            (every gain of at least `threshold`); a baseline (`BASELINES`: "dp_fedavg", "digital", ...); or your own
-            function from a `Problem` to devices or amplitudes (`planning.Policy`), or its name "module:callable".
+        policy: "optimal" (the default for a problem), "weighted", "paper" (Algorithms 1 and 2 as printed), "full"
+            (every device), "uniform" (`size` devices at random), "top_k" (the `size` devices of largest gain),
+            "threshold" (every gain of at least `threshold`); a baseline (`BASELINES`: "dp_fedavg", "digital", ...); or
+            your own function from a `Problem` to devices or amplitudes (`planning.Policy`), or its name
+            "module:callable".
         rounds: a fixed I; by default the best I in 1..T.
         size: |K| of "uniform" and "top_k"; half the fleet by default.
         threshold: smallest gain that "threshold" schedules.
