@@ -8,9 +8,9 @@ from airfed.privacy.ledger import Ledger
 from airfed.scenario import load
 
 
-@pytest.fixture
-def scenario(scenario_file):
-    return load(scenario_file).override({"policy.name": "threshold_power", "policy.size": None})
+@pytest.fixture(params=["threshold_power", "weighted"])
+def scenario(scenario_file, request):
+    return load(scenario_file).override({"policy.name": request.param, "policy.size": None})
 
 
 def test_it_trains_as_airfed_run_does_and_charges_each_device_by_its_amplitude(

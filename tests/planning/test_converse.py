@@ -211,3 +211,8 @@ def test_rounding_at_the_limit_of_a_device_does_not_lose_its_amplitude(weakest):
     cap = limits.privacy_cap(problem, analog=False)
     assert cap > 1.0
     assert converse.least_noise(problem, 1) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_gains_two_hundred_orders_of_magnitude_apart_give_no_warning():
+    problem = make(np.array([1e-100, 1e100]), power=1e100, noise=1e3, steps=1, total_power=1e30)
+    assert converse.least_noise(problem, 1) == pytest.approx(1e3 / limits.privacy_cap(problem), rel=1e-9)

@@ -14,6 +14,7 @@ from tests import problems
 import airfed
 from airfed import Plan, Problem
 from airfed.aircomp import AirComp
+from airfed.audit import Subject, audit
 from airfed.clipping import FARTHEST, AdaptiveClipping
 from airfed.keys import ScenarioError
 from airfed.planning.amplitudes import Amplitudes
@@ -242,6 +243,22 @@ def test_a_killed_run_ends_with_the_bits_of_an_uninterrupted_one(make_scenario, 
     killed_in(scenario, tmp_path / "run", deadly)
     assert execute(scenario, tmp_path / "run", resume=True).status == "finished"
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+def test_a_run_of_weighted_amplitudes_is_resumed_charged_by_device_and_audited(
+    make_scenario, tmp_path, stop_after, contents
+):
+    limits = {"link__noise_std": 0.5, "budget__total_power": 20.0, "budget__epsilon": 40.0, "run__checkpoint_every": 3}
+    scenario = make_scenario(**KEYS, **limits, policy__name="weighted")
+    outcome = execute(scenario, tmp_path / "whole")
+    assert execute(scenario, tmp_path / "run", stop=stop_after(9)).status == "stopped"
+    assert execute(scenario, tmp_path / "run", resume=True).status == "finished"
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+    run, plan = Run.open(tmp_path / "run").checked(), outcome.setup.plan
+    assert not plan.equal_mu
+    assert np.unique(run.rounds["clip_norm"]).size == 8
+    np.testing.assert_allclose(run.ledger.device_mus(), 2 * plan.amplitude[0] / 0.5 * math.sqrt(8), rtol=1e-12)
+    assert audit(Subject.of_run(run), trials=500, pairs=24, samples=100_000).verdict == "pass"
 
 
 def test_a_run_is_not_resumed_with_another_rule(make_scenario, tmp_path, stop_after):

@@ -65,7 +65,8 @@ def _water_filling(most: Floats, square: Floats, power: float) -> float:
     if float(np.sum(full)) <= power:
         return float(np.sum(most))
     level = math.sqrt(limits.water_level(np.square(most / square), square, full, power))
-    return float(np.sum(np.minimum(most, level * square)))
+    with np.errstate(over="ignore"):
+        return float(np.sum(np.minimum(most, level * square)))
 
 
 def highest_accuracy(problem: Problem, surrogate: Surrogate) -> float:
