@@ -37,6 +37,7 @@ _FAINT: Final = 1e-290  # relative to the largest; a smaller limit or amplitude 
 _LEAST_FIELD: Final = 1e-149  # [√W] of a transmission; plans have no weaker ones
 _MOST_NOISE: Final = 1e280  # largest, and 1/smallest, noise weight in the units of the search
 _ROUNDING: Final = 1e-12  # relative, subtracted from a lower bound
+_EQUAL: Final = 1e-12  # relative difference of amplitudes that may be the rounding of limits
 _LARGE: Final = 20_000  # devices of a fleet whose first I is that of a sample
 _FEW: Final = 512  # devices in that sample
 _CURVE: Final = 16  # values of D for each I among which a surrogate chooses
@@ -140,6 +141,8 @@ def _or_aligned(problem: Problem, row: Floats, rounds: int) -> Floats:
 
     Where the optimum is aligned, `row` is smaller by the rounding of the limits.
     """
+    if row.max() > np.min(row, where=row > 0, initial=np.inf) * (1 + _EQUAL):
+        return row
     found = optimal.joint_optimum(problem, np.array([rounds]))
     aligned = np.zeros(row.size)
     aligned[found.devices] = found.alignment
