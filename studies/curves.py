@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airfed.experiments.figures import appearances, mean_bands, name_metric, ticks_at
+from airfed.experiments.figures import appearances, mean_bands, name_metric
 from airfed.experiments.results import data_frame
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, mpl, plain
@@ -117,11 +117,11 @@ def range_figure(rows: Rows, note: str) -> Figure:
         noise = grids[0].index.to_numpy(dtype=float)
         means, half = mean_bands(np.array([grid.to_numpy().T for grid in grids]))
         for place, label in enumerate(labels):
-            shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
+            shifted = np.arange(noise.size) + 0.05 * (place - (len(labels) - 1) / 2)  # error bars side by side
             look = {"marker": "o", "ms": 3, "capsize": 2, "label": plain(label), **looks[label]}
             axes.errorbar(shifted, means[place], half[place], **look)
-        ticks_at(axes, noise)
-        axes.set_ylim(0, 1)
+        axes.set_xticks(np.arange(noise.size), [f"{value:g}" for value in noise])
+        axes.set_ylim(0, max(1.0, float(np.nanmax(means + half)) * 1.01))
         axes.set_xlabel("receiver noise σ per real dimension")
         name_metric(axes, "accuracy", "final ")
 

@@ -36,6 +36,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final results are lis
     "limits": (),
     "liu-simeone": (),
 }
+_WITHOUT_PICTURE: Final = {"ablation"}  # the table says it all
 _TABLES: Final = {
     "bounds": "bounds",
     "regret": "regret",
@@ -89,7 +90,7 @@ def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool
     for name, table in _kept_files(page, figures).items():
         shutil.copyfile(pictures / f"{name}.csv", table)
         written.append(table)
-    for name in figures:
+    for name in (each for each in figures if each not in _WITHOUT_PICTURE):
         picture = images / f"{name}.png"
         shutil.copyfile(pictures / picture.name, picture)
         written.append(picture)
@@ -182,7 +183,7 @@ def _settings(results: DataFrame) -> str:
 
 def _figure(name: str, results: DataFrame) -> str:
     title = points.load(definition_file(name)).title
-    parts = [f"## {name}: {title}", f"![{name}](images/{name}.png)"]
+    parts = [f"## {name}: {title}", *([] if name in _WITHOUT_PICTURE else [f"![{name}](images/{name}.png)"])]
     for experiment in _SECTIONS[name]:
         own = results[results["experiment"] == experiment]
         parts += [markdown_table(final_table(own)), _effort(own)]

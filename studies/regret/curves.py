@@ -9,8 +9,6 @@ from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, plain
 from studies.regret import regret
 from studies.regret.regret import Rows
 
-_WIDEST = 12.0  # points of regret on the axis; larger values are written at the edge
-
 
 def regret_figure(rows: Rows, note: str) -> Figure:
     """Return, for each scenario, the accuracy of all grid points and of both plans, and the regret of the plans.
@@ -42,10 +40,6 @@ def regret_figure(rows: Rows, note: str) -> Figure:
                 shown = {"label": name, **first}
                 left.plot(np.mean(list(plan.values())), index, marker, color=colour, ms=5.5, mec="white", **shown)
                 lost, up = scenario.loss(plan), 0.0 if marker == "o" else 0.24
-                if lost.mean > _WIDEST:
-                    text = f"{lost.mean:.0f} →"
-                    right.text(_WIDEST, index + up, text, ha="right", va="center", fontsize=7, color=colour)
-                    continue
                 half = lost.half_width if np.isfinite(lost.half_width) else 0.0
                 bar = {"fmt": marker, "color": colour, "ms": 4.5, "mec": "white", "capsize": 2, "lw": 1}
                 right.errorbar(lost.mean, index + up, xerr=half, **bar)
@@ -65,7 +59,6 @@ def regret_figure(rows: Rows, note: str) -> Figure:
         left.set_ylim(len(found) - 0.5, -0.5)
         left.set_xlabel("final test accuracy [%]")
         right.set_xlabel(f"regret [points]; shaded: at most {regret.MOST_REGRET:g}")
-        right.set_xlim(max(-4.0, min(-1.5, right.get_xlim()[0])), _WIDEST)
         for axes in (left, right):
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
