@@ -119,6 +119,6 @@ def test_a_refuted_claim_against_another_adversary_is_reported_as_such(make_scen
     assert "claimed at δ" in text
     assert "against a server that receives the combined signal only" in text
     assert "failed; the claim is made against another adversary" in text
-    checks = out[: out.index("attack  ")].splitlines()[2:]
+    checks = out[: out.index("A check fails if")].splitlines()[2:]
     assert all(line.startswith(("ok   ", "FAIL ", "     ")) for line in checks if line.strip()), out
     assert all(len(line) <= 80 for line in out.splitlines())
