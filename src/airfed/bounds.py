@@ -66,9 +66,10 @@ def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
 
 
 def weighted_sum(weights: Floats, errors: Floats) -> float:
-    """Return Σ_i w_i·error_i; a round of weight 0 may have any error."""
+    """Return Σ_i w_i·error_i, infinite where float64 overflows; a round of weight 0 may have any error."""
     on = weights > 0
-    return float(np.sum(np.multiply(weights, errors, where=on, out=np.zeros(weights.shape)), where=on))
+    with np.errstate(over="ignore"):
+        return float(np.sum(np.multiply(weights, errors, where=on, out=np.zeros(weights.shape)), where=on))
 
 
 def descent_bound(

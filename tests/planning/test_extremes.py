@@ -166,11 +166,12 @@ def examples(count):
     )
 
 
-ONES = {"total_steps": 1, "clip_norm": 1.0, "learning_rate": 1.0, "smoothness": 1.0, "strong_convexity": 1.0}
+ONES = {"total_steps": 1, "clip_norm": 1.0, "learning_rate": 1.0, "initial_gap": 1.0}
+ONES |= {"smoothness": 1.0, "strong_convexity": 1.0}
 FAR_APART = Problem(  # the strong device takes the whole power, up to rounding
     fleet=Fleet(gain=[1.0, 1e-8], peak_power=[1.0, 1.0]),
     link=Link(noise_std=1.0),
-    learning=Learning(**ONES, dimension=1, initial_gap=1.0),
+    learning=Learning(**ONES, dimension=1),
     budget=Budget(epsilon=10.0, delta=0.1, total_power=1.0, scope="round", formula="classic"),
 )
 
@@ -230,8 +231,17 @@ def attack_changing(drawn):
     assert result.lower_bound <= result.bound.total * (1 + 1e-12)
 
 
+BEYOND = Problem(  # the bound is beyond the range of float64
+    fleet=Fleet(gain=[[1.0, 1e-26, 1e30]], peak_power=1e-2),
+    link=Link(noise_std=3.7e99),
+    learning=Learning(**ONES | {"clip_norm": 3.4e95, "smoothness": 1e-100, "strong_convexity": 1e-100}, dimension=1),
+    budget=Budget(epsilon=1.0, delta=1e-323, total_power=1e100, scope="round"),
+)
+
+
 @examples(25)
 @given(drawn=changing())
+@example(drawn=(BEYOND, False))
 def test_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
     attack_changing(drawn)
 
