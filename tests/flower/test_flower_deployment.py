@@ -34,7 +34,7 @@ from airfed.training.run import Run
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
-PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs a minute
+PATIENCE = 900.0  # s; only bounds a hang, on however busy a machine
 SCHEDULED = [0, 2, 3, 4]  # of the small scenario
 
 
