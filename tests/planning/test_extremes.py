@@ -247,7 +247,7 @@ def test_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
 
 
 @pytest.mark.slow
-@examples(200)
+@examples(60)
 @given(drawn=changing())
 def test_many_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
     attack_changing(drawn)
