@@ -246,13 +246,6 @@ def test_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
     attack_changing(drawn)
 
 
-@pytest.mark.slow
-@examples(60)
-@given(drawn=changing())
-def test_many_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
-    attack_changing(drawn)
-
-
 @examples(150)
 @given(problem=problems())
 def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
