@@ -45,7 +45,7 @@ class SizeVerdict(Verdict):
         return "" if self.passed else f"above {self.at_most:g}"
 
 
-class GridPoint(NamedTuple):
+class GridSetting(NamedTuple):
     """A grid point."""
 
     rounds: int
@@ -71,12 +71,12 @@ class ScenarioResult:
 
     name: str
     about: str
-    grid: Mapping[GridPoint, Mapping[int, float]]
+    grid: Mapping[GridSetting, Mapping[int, float]]
     by_accuracy: Mapping[int, float]
     by_bound: Mapping[int, float]
 
     @property
-    def best(self) -> GridPoint:
+    def best(self) -> GridSetting:
         """The grid point with the highest mean accuracy."""
         return best_point(self.grid, sorted(self.by_accuracy))
 
@@ -116,10 +116,10 @@ def scenarios(rows: Rows) -> list[ScenarioResult]:
     found = []
     for name in dict.fromkeys(row["scenario"] for row in rows):
         own = [row for row in rows if row["scenario"] == name]
-        grid: dict[GridPoint, dict[int, float]] = {}
+        grid: dict[GridSetting, dict[int, float]] = {}
         for row in own:
             for option, accuracy in _options(row).items() if row["label"] == "grid" else ():
-                point = GridPoint(row["rounds"], row["clip_norm"], option)
+                point = GridSetting(row["rounds"], row["clip_norm"], option)
                 grid.setdefault(point, {})[row["seed"]] = 100 * accuracy
         plans = {
             f"by_{label}": {row["seed"]: 100 * row["accuracy"] for row in own if row["label"] == label}

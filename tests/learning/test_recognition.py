@@ -18,7 +18,7 @@ from airfed.learning import models
 from airfed.learning.data import dataset, partition
 from airfed.learning.engine import make_engine
 from airfed.learning.fused import available
-from airfed.learning.recognition import Unlike, recognise
+from airfed.learning.recognition import NotRecognised, recognise
 from airfed.network import Network
 from airfed.training.setup import build_task
 
@@ -254,7 +254,7 @@ def test_the_plain_chain_is_known():
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_other_networks_are_not_recognised(name, caplog):
-    with pytest.raises(Unlike) as reason:
+    with pytest.raises(NotRecognised) as reason:
         recognise(UNLIKE[name], SHAPE)
     assert "\n" not in str(reason.value)
     assert str(reason.value)[-1] != "."
@@ -332,7 +332,7 @@ def test_zeros_to_begin_with_hide_nothing():
     own = Cubing(*chain())
     for parameter in own.parameters():
         nn.init.zeros_(parameter)
-    with pytest.raises(Unlike, match="looks like"):
+    with pytest.raises(NotRecognised, match="looks like"):
         recognise(own, SHAPE)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from airfed.learning import models, torch_engine
-from airfed.learning.recognition import Unlike, recognise
+from airfed.learning.recognition import NotRecognised, recognise
 from airfed.learning.reference import ReferenceEngine
 
 SEEN = {}  # of a model that keeps its state in a global variable
@@ -300,7 +300,7 @@ class Chain(nn.Sequential):
 @pytest.mark.parametrize("kept", [0, 0.0, [], torch.zeros(1)], ids=["int", "float", "list", "tensor"])
 def test_a_model_that_counts_its_calls_stays_with_torch(kept):
     recognise(Chain(None), SHAPE)
-    with pytest.raises(Unlike, match="a call changes the state of the model"):
+    with pytest.raises(NotRecognised, match="a call changes the state of the model"):
         recognise(Chain(copy.deepcopy(kept)), SHAPE)
 
 

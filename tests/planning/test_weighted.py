@@ -11,7 +11,7 @@ import problems
 from airfed import InfeasibleError, bounds
 from airfed.planning import Plan, limits, weighted
 from airfed.planning.surrogate import Surrogate
-from airfed.planning.three_zones import Round
+from airfed.planning.three_zones import RoundProblem
 from airfed.policies import METHODS
 
 OTHERS = ("optimal", "full", "top_k", "threshold_power", "truncated_inversion")
@@ -224,7 +224,7 @@ def test_a_plan_of_many_devices_is_that_of_all_of_them():
     limit = np.minimum(0.3, gain * np.sqrt(10 ** rng.uniform(-1, 1, number)))
     for budget, noise in ((0.05, 1e2), (0.01, 1e6), (10.0, 1e5)):
         given = {"budget": budget * number, "noise_weight": noise, "num_devices": number + 10}
-        one = Round.of(gain**2, limit, **given)
+        one = RoundProblem.of(gain**2, limit, **given)
         found, direct = one.solve(), one._search(4e-16)
         assert found.objective == pytest.approx(direct.objective, rel=1e-12)
         assert found.dual.bound(noise) == pytest.approx(found.objective, rel=1e-11)
@@ -239,7 +239,7 @@ def test_the_dual_bound_is_the_dual_function_of_its_multipliers():
     for _ in range(20):
         gain, limit = rng.rayleigh(size=5) + 0.1, rng.uniform(0.1, 1.0, 5)
         budget, noise = 10 ** rng.uniform(-1, 1), 10 ** rng.uniform(-2, 2)
-        found = Round.of(gain**2, limit, budget=budget, noise_weight=noise, num_devices=5).solve()
+        found = RoundProblem.of(gain**2, limit, budget=budget, noise_weight=noise, num_devices=5).solve()
         point = found.below
         beta, zeta, multiplier = point.ratio, 1 - point.ratio, point.inverse / 2
         own = point.amplitudes(gain**2, limit)
@@ -309,8 +309,8 @@ def test_neighbouring_numbers_of_rounds_have_larger_bounds(repository):
 
 def test_the_sample_of_a_large_fleet_only_chooses_which_number_of_rounds_is_first(monkeypatch):
     problem = problems.random(np.random.default_rng(2), devices=25_000, total_steps=40, decades=2.0)
-    sizes, solve = [], Round.solve
-    monkeypatch.setattr(Round, "solve", lambda self: sizes.append(self.square.size) or solve(self))
+    sizes, solve = [], RoundProblem.solve
+    monkeypatch.setattr(RoundProblem, "solve", lambda self: sizes.append(self.square.size) or solve(self))
     plan = airfed.plan(problem, policy="weighted")
     assert min(sizes) <= weighted._FEW
     assert max(sizes) > weighted._LARGE

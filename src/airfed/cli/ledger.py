@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.cli.plan import Json, Seed, TableFormat, whole_number
+from airfed.cli.plan import Json, SeedOption, TableFormat, whole_number
 from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, SHARED_NOISE, count, measured_noise, privacy_terms
 from airfed.text.tables import plain_table
@@ -73,7 +73,7 @@ def audit(
             converter=whole_number,
         ),
     ] = None,
-    seed: Seed = None,
+    seed: SeedOption = None,
     against: Annotated[
         Literal["all_antennas", "combined"] | None,
         Parameter(help="With several antennas: the signals that the adversary has (default: as in link.adversary)."),

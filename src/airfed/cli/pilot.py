@@ -11,7 +11,7 @@ from cyclopts import Parameter, Token
 from rich.console import Console
 from rich.markup import escape
 
-from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, flag, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
@@ -45,10 +45,6 @@ def _list(text: str, *, whole: bool) -> Parameter:
     return Parameter(help=text, converter=parsed, n_tokens=1, negative="", show_default=False)
 
 
-Whole = tuple[int, ...]
-Real = tuple[float, ...]
-
-
 def pilot(
     file: ScenarioFile,
     /,
@@ -64,15 +60,15 @@ def pilot(
         int | None, Parameter(help="Devices in a pilot run (default: 20 or more).", converter=whole_number)
     ] = None,
     rounds: Annotated[
-        Whole, _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
+        tuple[int, ...], _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
     ] = (),
     clip_norms: Annotated[
-        Real, _list("Clipping norms, as in 1,2,5 (default: from the norms of updates).", whole=False)
+        tuple[float, ...], _list("Clipping norms, as in 1,2,5 (default: from the norms of updates).", whole=False)
     ] = (),
     noise: Annotated[
-        Real, _list("Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).", whole=False)
+        tuple[float, ...], _list("Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).", whole=False)
     ] = (),
-    seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
+    seeds: Annotated[tuple[int, ...], _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, flag("Use a coarser grid and fewer devices.")] = False,
     json: Json = False,
@@ -178,7 +174,7 @@ def calibrate(
     /,
     *,
     out: Annotated[Path | None, Parameter(help="Write the scenario with the constants to this file.")] = None,
-    seed: Seed = None,
+    seed: SeedOption = None,
     json: Json = False,
     format: TableFormat = None,
 ) -> int:

@@ -51,11 +51,13 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
 
 
 _MOST_DIGITS: Final = 1000
-Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
+SeedOption = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
 _MOST_LISTED: Final = 1_000_000  # devices, summed over the rounds, that JSON lists
 _MOST_UNEQUAL: Final = 1000  # devices of different limits, whose plans take longer to find
-Policy = Annotated[str | None, Parameter(help=f"Policy: {', '.join(policies.EVERY)}, or your own as module:callable.")]
-Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
+PolicyOption = Annotated[
+    str | None, Parameter(help=f"Policy: {', '.join(policies.EVERY)}, or your own as module:callable.")
+]
+RoundsOption = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
 
 def read(file: Path, **changes: Any) -> Scenario:
@@ -77,9 +79,9 @@ def plan(
     file: ScenarioFile,
     /,
     *,
-    policy: Policy = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
+    policy: PolicyOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     json: Json = False,
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the plan to this file (png, pdf, svg).")] = None,
@@ -109,8 +111,8 @@ def compare(
     file: ScenarioFile,
     /,
     *,
-    rounds: Rounds = None,
-    seed: Seed = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     json: Json = False,
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds to this file (png, pdf, svg).")] = None,

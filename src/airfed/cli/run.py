@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, flag, read, with_policy
+from airfed.cli.plan import Json, PolicyOption, RoundsOption, ScenarioFile, SeedOption, flag, read, with_policy
 from airfed.text import output, tables
 from airfed.text.live import LiveLine
 from airfed.text.phrases import ADVERSARIES, count, epsilon_spread, privacy_terms
@@ -34,9 +34,9 @@ def run(
     *,
     out: Annotated[Path, Parameter(help="The run directory: a new one, or with --resume that of an interrupted run.")],
     resume: Annotated[bool, flag("Resume an interrupted run.")] = False,
-    policy: Policy = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
+    policy: PolicyOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     json: Json = False,
 ) -> int:
     from airfed.training import distributed  # lazy: other commands do not need an engine

@@ -34,7 +34,7 @@ Jobs = Annotated[
 BackendName = Annotated[
     Literal["loky", "ray", "dask"], Parameter(help="loky: processes on this machine; or a Ray or Dask cluster.")
 ]
-Address = Annotated[str | None, Parameter(help="Address of the Ray or Dask cluster (default: one on this machine).")]
+Cluster = Annotated[str | None, Parameter(help="Address of the Ray or Dask cluster (default: one on this machine).")]
 
 
 def sweep(
@@ -44,7 +44,7 @@ def sweep(
     out: Annotated[Path, Parameter(help="The folder of the sweep; finished runs in it are not repeated.")],
     jobs: Jobs = None,
     backend: BackendName = "loky",
-    address: Address = None,
+    address: Cluster = None,
     plot: Annotated[Path | None, Parameter(help="Draw accuracy and loss to this file (png, pdf, svg).")] = None,
     quick: Annotated[bool, flag("Apply the experiment's [quick] table.")] = False,
     json: Json = False,
@@ -100,7 +100,7 @@ def benchmark(
     per_round: Annotated[bool, flag("Keep a budget per round; methods then spend different totals.")] = False,
     jobs: Jobs = None,
     backend: BackendName = "loky",
-    address: Address = None,
+    address: Cluster = None,
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
@@ -172,7 +172,7 @@ def figures(
     check: Annotated[bool, flag("Test the paper's claims on the records.")] = False,
     jobs: Jobs = None,
     backend: BackendName = "loky",
-    address: Address = None,
+    address: Cluster = None,
     json: Json = False,
     format: TableFormat = None,
 ) -> int:

@@ -31,7 +31,7 @@ from airfed.training.setup import build_task
 from airfed.training.state import AVERAGES
 
 Floats = NDArray[np.float64]
-Run = Callable[[str, Sequence[Point]], Sequence[Record]]
+RunPoints = Callable[[str, Sequence[Point]], Sequence[Record]]
 _DEVICES: Final = 20  # that train, at least
 _IMAGES: Final = 800  # of all these devices, at least: fewer are too few to learn from
 _VALIDATION: Final = (5, 5000)  # every fifth training image, at most so many
@@ -257,7 +257,7 @@ class MissingPilots(Exception):
     records: Sequence[Record]
 
 
-def run_pilots(pilots: Pilots, run: Run) -> Surrogate:
+def run_pilots(pilots: Pilots, run: RunPoints) -> Surrogate:
     """Run the pilots and return the surrogate, whose axes are checked before anything is trained.
 
     At each noise level every grid point is run with the first seed, and the better half of the (I, ϖ) with the other

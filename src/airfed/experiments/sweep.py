@@ -30,7 +30,7 @@ from airfed.text.phrases import count
 from airfed.training.directory import RunDirectory, RunError
 
 Backend = Literal["loky", "ray", "dask"]
-Task = tuple[Scenario, Path, str, Path, int]
+Job = tuple[Scenario, Path, str, Path, int]
 _NEEDS: Final = {
     "ray": ("ray", 'Backend ray needs Ray: pip install "ray".'),
     "dask": ("distributed", 'Backend dask needs Dask: pip install "dask[distributed]".'),
@@ -91,7 +91,7 @@ def run(
             if results.peek(out, key).get("status") == "failed":  # run it again
                 results.record_path(out, key).unlink()
         parent = os.getpid() if backend == "loky" and jobs > 1 else 0
-        tasks: list[Task] = []
+        tasks: list[Job] = []
         for key, scenario in todo.items():
             own = scenario.override({"run.threads": 1} if jobs > 1 else {})
             own = own.model_copy(update={"folder": scenario.folder.resolve()})
@@ -100,7 +100,7 @@ def run(
         line = bar.add_task("points", total=total, completed=total - len(todo))
         failed: list[str] = []
 
-        def dispatch(some: Sequence[Task], *, apart: bool = False) -> None:
+        def dispatch(some: Sequence[Job], *, apart: bool = False) -> None:
             for key in _dispatch(some, jobs=jobs, backend=backend, address=address, apart=apart):
                 failed.extend([key] if results.peek(out, key).get("status") == "failed" else [])
                 text = f"points, [red]{len(failed)} failed[/red]" if failed else "points"
@@ -167,9 +167,9 @@ def remaining(points: Sequence[Point], out: Path) -> str:
     return f"{runs}: {len(unique) - left} finished, {left} to do." if left else f"{runs}, all finished."
 
 
-def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callable[[], bool]) -> None:
+def _run_all(tasks: Sequence[Job], dispatch: Callable[..., None], stop: Callable[[], bool]) -> None:
     """Dispatch all tasks. If a worker process dies, repeat its possible tasks last, one by one."""
-    suspects: list[Task] = []
+    suspects: list[Job] = []
     while tasks:
         try:
             dispatch(tasks)
@@ -199,7 +199,7 @@ def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callabl
                 results.mark_path(out, key).unlink(missing_ok=True)
 
 
-def _dispatch(tasks: Sequence[Task], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
+def _dispatch(tasks: Sequence[Job], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
     """Call `run_point` on the tasks, `jobs` at a time, and yield their keys as they end.
 
     With `apart` even a single task has a worker process, so that its crash does not end this process.

@@ -19,7 +19,7 @@ from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError, flatten, learning_section, template
 from airfed.scenario.sections import PHYSICS
 
-Tables = dict[str, Any]
+ScenarioTables = dict[str, Any]
 Own = Mapping[str, Any]  # values by dotted key that only the user's command line can introduce
 
 MOST_DEVICES: Final = 100_000
@@ -64,7 +64,7 @@ def admit(loaded: Scenario, own: Own) -> Scenario:
 
 
 @cache
-def _template() -> Tables:
+def _template() -> ScenarioTables:
     return _resolved(scenario.parse(tomllib.loads(template.SCENARIO)))
 
 
@@ -72,7 +72,7 @@ def _template() -> Tables:
 class Design:
     """The tables of a scenario as TOML gives them, valid or not, and the values allowed beyond the built-in ones."""
 
-    tables: Tables = field(default_factory=lambda: copy.deepcopy(_template()))
+    tables: ScenarioTables = field(default_factory=lambda: copy.deepcopy(_template()))
     own: Own = field(default_factory=dict)
 
     def scenario(self) -> Scenario:
@@ -169,11 +169,11 @@ def _external(loaded: Scenario) -> Own:
     return {key: value for key, value in values.items() if value is not None and value not in _BUILT_IN[key]}
 
 
-def _resolved(loaded: Scenario) -> Tables:  # with defaults, so that every control has a value
+def _resolved(loaded: Scenario) -> ScenarioTables:  # with defaults, so that every control has a value
     return loaded.model_dump(mode="json", exclude_none=True)
 
 
-def _set(tables: Tables, key: str, value: Any) -> None:
+def _set(tables: ScenarioTables, key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
         if not isinstance(tables.setdefault(part, {}), dict):

@@ -27,7 +27,6 @@ from airfed.training.loop import Diverged, Recorder, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
 from airfed.training.state import Averages
 
-Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
 _GRACE: Final = 60.0  # s that a message outlives its round, to distinguish late replies from lost ones
 
@@ -216,7 +215,9 @@ class OverTheAirFedAvg(Strategy):
         self.released = messages.unflatten(self.averages.model(self.plan.average), sent.arrays)
         return messages.unflatten(done.parameters, sent.arrays), None
 
-    def _updates(self, sent: _OpenRound, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
+    def _updates(
+        self, sent: _OpenRound, replies: Iterable[Message]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
         waiting = {messages.address(message): device for device, message in sent.outgoing.items()}
         invalid, strays, aircomp = set(sent.outgoing), 0, self.aircomp.at(sent.index)
         for reply in replies:

@@ -116,7 +116,7 @@ def _network(model: Model, data: Dataset, device: str, seed: int) -> tuple[Netwo
 
     try:
         return recognition.recognise(models.as_module(model, seed=seed)[0], data.image_shape), ""
-    except recognition.Unlike as reason:
+    except recognition.NotRecognised as reason:
         return None, str(reason)
 
 

@@ -32,12 +32,12 @@ _IMAGES: Final = 8
 _log = logging.getLogger(__name__)
 
 
-class Unlike(ValueError):
+class NotRecognised(ValueError):
     """The module is not equivalent to a `Network`; the message is the reason, as a clause."""
 
 
 def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
-    """Return the equivalent network, with the same flat parameter vector; raise `Unlike` if there is none.
+    """Return the equivalent network, with the same flat parameter vector; raise `NotRecognised` if there is none.
 
     >>> recognise(nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(576, 10)),
     ...     (1, 28, 28)).convolutions
@@ -49,25 +49,25 @@ def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
         network = _read(copied, input_shape)
         if not _agree(copied, network):
             _log.warning("The model looks like a %s, but computes other values; torch trains it.", network)
-            raise Unlike(f"the model looks like a {network}, but computes other values")
+            raise NotRecognised(f"the model looks like a {network}, but computes other values")
     if models.kept(copied) != before:
-        raise Unlike("a call changes the state of the model")
+        raise NotRecognised("a call changes the state of the model")
     return network
 
 
 def _read(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
     """Return the network in the trace."""
     if any(getattr(part, hooks) for part in module.modules() for hooks in _HOOKS):
-        raise Unlike("the model has hooks")
+        raise NotRecognised("the model has hooks")
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:  # user code can raise anything
-        raise Unlike(f"the model cannot be traced ({type(error).__name__})") from None
+        raise NotRecognised(f"the model cannot be traced ({type(error).__name__})") from None
     chain = _Chain(module)
     for node in graph.nodes:
         chain.add(node)
     if _SHAPE.fullmatch(chain.kinds) is None:
-        raise Unlike(
+        raise NotRecognised(
             "the model is not [convolution, 2×2 max-pool, ReLU] repeated, flatten, [linear, ReLU] repeated, linear"
         )
     try:
@@ -78,15 +78,17 @@ def _read(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
             classes=chain.linears[-1].out_features,
         )
     except ValueError as error:
-        raise Unlike(str(error).rstrip(".")) from None
+        raise NotRecognised(str(error).rstrip(".")) from None
     used = [tensor for layer in (*chain.convolutions, *chain.linears) for tensor in (layer.weight, layer.bias)]
     held = list(module.parameters())
     if len(used) != len(held) or any(a is not b or not a.requires_grad for a, b in zip(used, held, strict=True)):
-        raise Unlike("the model's parameters are not a weight and a bias of each layer in the order of the layers")
+        raise NotRecognised(
+            "the model's parameters are not a weight and a bias of each layer in the order of the layers"
+        )
     if [tuple(tensor.shape) for tensor in held] != [tensor.shape for tensor in network.tensors]:
-        raise Unlike("the model's layers do not fit the images")
+        raise NotRecognised("the model's layers do not fit the images")
     if chain.flat not in (None, network.dense_sizes[0][0]):
-        raise Unlike("the model does not flatten image by image")
+        raise NotRecognised("the model does not flatten image by image")
     return network
 
 
@@ -104,15 +106,15 @@ class _Chain:
         self._counts: list[fx.Node] = []  # of images in the batch
 
     def add(self, node: fx.Node) -> None:
-        """Add a node; raise `Unlike` if it does not fit into the chain."""
+        """Add a node; raise `NotRecognised` if it does not fit into the chain."""
         if node.op == "placeholder" and not self._tensors:
             self._tensors.append(node)
         elif node.op == "output":
             if node.args != (self._tensors[-1],):
-                raise Unlike("the model does not return the outputs of its last layer")
+                raise NotRecognised("the model does not return the outputs of its last layer")
         elif not self._records_size(node):
             if node.args[:1] != (self._tensors[-1],):
-                raise Unlike(f"the model is not a chain of layers ({node.name})")
+                raise NotRecognised(f"the model is not a chain of layers ({node.name})")
             self.kinds += self._module(node) if node.op == "call_module" else self._call(node)
             self._tensors.append(node)
 
@@ -134,7 +136,7 @@ class _Chain:
     def _module(self, node: fx.Node) -> str:
         part = self._parts[str(node.target)]
         if len(node.args) != 1 or node.kwargs or "forward" in vars(part):
-            raise Unlike(f"the model calls {node.target} in an unusual way")
+            raise NotRecognised(f"the model calls {node.target} in an unusual way")
         match part:
             case nn.Conv2d(kernel_size=(a, b), stride=(1, 1), dilation=(1, 1), groups=1) if (
                 type(part) is nn.Conv2d and a == b and part.padding in ((0, 0), "valid") and part.bias is not None
@@ -152,7 +154,7 @@ class _Chain:
                 return _flatten({name: getattr(part, name) for name in _FLATTEN})
         if type(part) is nn.Identity or (type(part) is nn.Dropout and part.p == 0):
             return ""
-        raise Unlike(f"the model has {str(part).splitlines()[0]}, which the fused engine does not support")
+        raise NotRecognised(f"the model has {str(part).splitlines()[0]}, which the fused engine does not support")
 
     def _call(self, node: fx.Node) -> str:
         """Return the letter of a function or method."""
@@ -164,14 +166,14 @@ class _Chain:
         if target in (torch.flatten, "flatten"):
             return _flatten({**dict(zip(_FLATTEN, node.args[1:], strict=False)), **node.kwargs})
         if target not in ("view", "reshape", torch.reshape):
-            raise Unlike(f"the model has {node.name}, which the fused engine does not support")
+            raise NotRecognised(f"the model has {node.name}, which the fused engine does not support")
         match node.args[1] if len(node.args) == 2 else node.args[1:]:
             case (first, -1) if first in self._counts:
                 return "f"
             case (first, int(flat)) if (first == -1 or first in self._counts) and self.flat is None:
                 self.flat = flat
                 return "f"
-        raise Unlike(f"the model has {node.name}, which does not flatten image by image")
+        raise NotRecognised(f"the model has {node.name}, which does not flatten image by image")
 
 
 def _pool(given: dict[str, Any]) -> str:
@@ -179,13 +181,13 @@ def _pool(given: dict[str, Any]) -> str:
     sizes = given.get("kernel_size") in same[2] and given.get("stride") in (*same[2], None, [])
     plain = given.get("padding", 0) in same[0] and given.get("dilation", 1) in same[1]
     if not (sizes and plain) or given.get("ceil_mode") or given.get("return_indices"):
-        raise Unlike("the model has a max-pool that is not a plain 2×2")
+        raise NotRecognised("the model has a max-pool that is not a plain 2×2")
     return "p"
 
 
 def _flatten(given: dict[str, Any]) -> str:
     if given.get("start_dim") != 1 or given.get("end_dim", -1) not in (-1, 3):
-        raise Unlike("the model does not flatten image by image")
+        raise NotRecognised("the model does not flatten image by image")
     return "f"
 
 

@@ -31,14 +31,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from airfed.planning.limits import Binding
 from airfed.problem import InfeasibleError
 
-Binding = Literal["privacy", "peak_power", "total_power"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 Solution = TypeVar("Solution")

@@ -54,7 +54,7 @@ class Dual(NamedTuple):
             return self.value**2 / (0.25 * self.spread**2 + np.square(support) / noise_weight)
 
 
-class Point(NamedTuple):
+class ZonePoint(NamedTuple):
     """Amplitudes min{u, max(|h|²α₂, min(t, |h|²α₁))} with the sums over each zone."""
 
     t: float
@@ -115,8 +115,8 @@ class Point(NamedTuple):
 class Optimum(NamedTuple):
     """The best amplitudes: the solution between two points that differ by rounding or in the dual variables."""
 
-    below: Point
-    above: Point
+    below: ZonePoint
+    above: ZonePoint
     dual: Dual
     objective: float  # Ψ
 
@@ -142,7 +142,7 @@ EVERYTHING: Final = Box(np.zeros(3), np.full(3, np.inf))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Round:
+class RoundProblem:
     """The problem of one round, with some devices represented by sums."""
 
     square: Floats  # |h_k|² > 0, (n,)
@@ -155,7 +155,7 @@ class Round:
     box: Box = EVERYTHING  # in which the zones of the other devices are decided
 
     @classmethod
-    def of(cls, square: Floats, limit: Floats, *, budget: float, noise_weight: float, num_devices: int) -> Round:
+    def of(cls, square: Floats, limit: Floats, *, budget: float, noise_weight: float, num_devices: int) -> RoundProblem:
         """Return the problem of the given devices; the others of the fleet are unreachable."""
         decided = np.zeros((5, 5))
         decided[_COUNT, _WEAK_LIMIT] = num_devices - square.size
@@ -167,7 +167,7 @@ class Round:
         with np.errstate(all="ignore"):  # infinite factors, and sums far below the largest
             return self._solve()
 
-    def curve(self, number: int) -> list[Point]:
+    def curve(self, number: int) -> list[ZonePoint]:
         """Return amplitudes of least shortfall from the largest D on downwards, `number` of them at most."""
         with np.errstate(all="ignore"):
             largest = self._largest()
@@ -175,13 +175,13 @@ class Round:
             levels = largest[1].t * np.geomspace(1.0, _LOWEST, number)[1:]
             return [largest[1], *filter(None, map(self._at, levels.tolist()))]
 
-    def sample(self, size: int = _SAMPLE) -> Round:
+    def sample(self, size: int = _SAMPLE) -> RoundProblem:
         """Return the same problem with a sample of a large fleet, `size` devices at most."""
         step = -(-self.square.size // size)
         weight = self.weight * self.square.size / self.square[::step].size
         return replace(self, square=self.square[::step], limit=self.limit[::step], weight=weight)
 
-    def at(self, t: float) -> Point:
+    def at(self, t: float) -> ZonePoint:
         """Return the amplitudes of least shortfall for D = Nt, or for the largest D below."""
         with np.errstate(all="ignore"):
             found, largest = self._at(t), self._largest()
@@ -204,7 +204,7 @@ class Round:
             pass
         return self._search(4e-16)
 
-    def _reduced(self, box: Box) -> Round:
+    def _reduced(self, box: Box) -> RoundProblem:
         """Return the same problem with the devices whose zone is decided within a box represented by their sums."""
         low, high = np.maximum(box.low, self.box.low), np.minimum(box.high, self.box.high)
         if self.box is EVERYTHING:  # D ≤ Σ u_k
@@ -234,7 +234,7 @@ class Round:
         zone[above] = np.where(limit[above] <= two[above], _STRONG_LIMIT, _STRONG)
         return self.decided + self.weight * _sums(zone, square, limit, 5)
 
-    def _at(self, t: float) -> Point | None:
+    def _at(self, t: float) -> ZonePoint | None:
         """Return the amplitudes of least shortfall for a given t; None if D = Nt is infeasible."""
         weak, missing, weak_power = self._weak_part(t)
         strong, excess, strong_power = self._strong_part(t)
@@ -261,7 +261,7 @@ class Round:
         near = [max(index - 1, 0), index]
         return self._balanced(t, float(one[near].mean()), float(two[near].mean()))
 
-    def _balanced(self, t: float, weak: float, strong: float) -> Point | None:
+    def _balanced(self, t: float, weak: float, strong: float) -> ZonePoint | None:
         """Return the solution at t, given α₁ and α₂ of the same zones."""
         table = self._table(weak, strong, t)
         one, two = float(table[_SQUARE, _WEAK]), float(table[_SQUARE, _STRONG])
@@ -276,9 +276,9 @@ class Round:
                 return None
             step = math.sqrt(max(spare, 0.0) / (one + two))
             weak, strong = mean + step * math.sqrt(two / one), max(0.0, mean - step * math.sqrt(one / two))
-        return Point(t, 1 / weak, strong, table, min(1.0, strong / weak))
+        return ZonePoint(t, 1 / weak, strong, table, min(1.0, strong / weak))
 
-    def _slack(self, t: float, least: float, strong: Floats, excess: Floats) -> Point:
+    def _slack(self, t: float, least: float, strong: Floats, excess: Floats) -> ZonePoint:
         """Return the solution at t if the power does not bind: α₁ = ∞."""
         index = min(max(int(np.searchsorted(excess, least)), 1), strong.size - 1)
         table = self._table(math.inf, float(0.5 * (strong[index - 1] + strong[index])), t)
@@ -286,7 +286,7 @@ class Round:
         if square:
             above = t * float(table[_COUNT, _STRONG:].sum()) - float(table[_LIMIT, _STRONG_LIMIT])
             factor = (least + above) / square
-        return Point(t, 0.0, factor, table, 0.0)
+        return ZonePoint(t, 0.0, factor, table, 0.0)
 
     def _weak_part(self, t: float) -> tuple[Floats, Floats, Any]:
         """Return breakpoints of α₁ from 0, Σ(t − a_k)₊ there, and Σ min{u_k, t, |h_k|²α₁}²/|h_k|² as a function."""
@@ -345,7 +345,7 @@ class Round:
 
         return factors, np.maximum.accumulate(full + factors * rest), spent
 
-    def _largest(self) -> tuple[Point, Point] | None:
+    def _largest(self) -> tuple[ZonePoint, ZonePoint] | None:
         """Return the amplitudes of the largest D, with the least and the largest α₂; None if outside the box."""
         if self.decided[_COUNT, _EQUAL]:
             return None
@@ -368,12 +368,12 @@ class Round:
         total = float(self.decided[_LIMIT, limits].sum() + self.weight * amplitude.sum())
         t = (total + (factor * matched if matched else 0.0)) / self.num_devices
         just = t * (1 - 4e-16)  # devices at t count as strong
-        above = Point(t, 1 / factor, factor, self._table(factor, factor, just), 1.0)
+        above = ZonePoint(t, 1 / factor, factor, self._table(factor, factor, just), 1.0)
         reached = points[(self.limit[order] > just) & (points <= factor)]
         least = max(reached[-1] if reached.size else 0.0, self.box.low[2] * bool(self.decided[_COUNT, _STRONG_LIMIT]))
         return above._replace(ratio=min(1.0, least / factor)), above
 
-    def _side(self, point: Point) -> float:
+    def _side(self, point: ZonePoint) -> float:
         """Return ln(4mD·G) − ln(qζ): negative if a larger t is better, positive if a smaller one is."""
         dual, missing = point.dual(self.num_devices, self.budget), point.missing
         if not missing * dual.support > 0:
@@ -407,7 +407,7 @@ class Round:
             raise _OutsideError
         return self._root(below, above, high, rtol)
 
-    def _root(self, below: Point, above: Point | None, high: float, rtol: float) -> Optimum:
+    def _root(self, below: ZonePoint, above: ZonePoint | None, high: float, rtol: float) -> Optimum:
         """Return the optimum between two values of t; jumps at t = u_k are tried first."""
         sides = [self._side(below), math.inf if above is None else self._side(above)]
         jumps = np.unique(self.limit[(self.limit > below.t) & (self.limit < high)])
@@ -441,7 +441,7 @@ class Round:
             sides = [side, 0.5 * sides[1]]
         return self._checked(below, below if above is None else above)
 
-    def _combined(self, below: Point, above: Point) -> Dual:
+    def _combined(self, below: ZonePoint, above: ZonePoint) -> Dual:
         """Return the dual point between those of two amplitudes with the largest bound."""
         one, two = (point.dual(self.num_devices, self.budget) for point in (below, above))
         missing = below.missing
@@ -449,15 +449,15 @@ class Round:
         share = min(1.0, max(0.0, rates[0] / (rates[0] - rates[1]))) if rates[0] < rates[1] else 0.0
         return Dual(*((1 - share) * x + share * y for x, y in zip(one, two, strict=True)))
 
-    def _gap(self, below: Point, above: Point) -> float:
+    def _gap(self, below: ZonePoint, above: ZonePoint) -> float:
         """Return the relative distance between the objective of the first point and the dual bound of both."""
         return float(self._objective(below) / self._combined(below, above).bound(self.noise_weight)) - 1.0
 
-    def _objective(self, point: Point) -> float:
+    def _objective(self, point: ZonePoint) -> float:
         total = self.num_devices * point.t
         return 4 * (point.missing / total) ** 2 + self.noise_weight / total / total
 
-    def _checked(self, below: Point, above: Point) -> Optimum:
+    def _checked(self, below: ZonePoint, above: ZonePoint) -> Optimum:
         """Return the optimum with its dual point; raise `_OutsideError` if it is not inside the box."""
         found = Optimum(below, above, self._combined(below, above), self._objective(below))
         if not self.box.contains(found):

@@ -130,7 +130,7 @@ def _root(rounds: RoundCandidates, load: Floats, peak: Floats) -> tuple[Node, fl
 
 def _split(rounds: RoundCandidates, node: Node, index: Integers, ceiling: float) -> tuple[float, list[Node]]:
     """Return a lower ceiling, and the children that may contain a smaller objective."""
-    table = Table.of(node)
+    table = LoadTable.of(node)
     lower, upper = table.intervals.lower[:, None], table.intervals.upper[:, None]
     cap = rounds.cap[index]
     most, least = table.sizes(rounds.budget[index])
@@ -172,7 +172,7 @@ def _alike(budget: Floats, kept: Integers, ratio: float) -> list[Integers]:
 
 
 def _child(
-    rounds: RoundCandidates, node: Node, table: Table, first: int, last: int, index: Integers, bound: Floats
+    rounds: RoundCandidates, node: Node, table: LoadTable, first: int, last: int, index: Integers, bound: Floats
 ) -> Node:
     """Return the node of the intervals first..last, for the candidates `index`."""
     low = float(table.intervals.lower[first])
@@ -276,7 +276,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class LoadTable:
     """Count and load of the devices of a node by interval of c and column of load."""
 
     intervals: Grid  # the J intervals of c; row J is for devices with c ≥ high, which are always eligible
@@ -286,7 +286,7 @@ class Table:
     load: Floats
 
     @classmethod
-    def of(cls, node: Node) -> Table:
+    def of(cls, node: Node) -> LoadTable:
         """Return the table of a node, in one pass over its devices."""
         fine = min(_INTERVALS, max(32, 1 << (node.load.size // 8).bit_length()))
         intervals = Grid.between(node.low, node.high, fine)

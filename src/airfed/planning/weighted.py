@@ -26,7 +26,7 @@ from airfed.planning.limits import Floats
 from airfed.planning.method import effective_participation, thinned
 from airfed.planning.plan import SMALLEST_FIGURE
 from airfed.planning.surrogate import Surrogate
-from airfed.planning.three_zones import Optimum, Point, Round, _OutsideError
+from airfed.planning.three_zones import Optimum, RoundProblem, ZonePoint, _OutsideError
 from airfed.planning.time_varying.instance import Solution
 from airfed.problem import InfeasibleError, Problem
 
@@ -94,11 +94,11 @@ class _Devices:
         values["exposure"] = exposure if isinstance(exposure, float) else exposure[index]
         return cls(problem=problem, index=index, **values, gain=field, unit=unit)
 
-    def round(self, cap: float, budget: float) -> Round:
+    def round(self, cap: float, budget: float) -> RoundProblem:
         """Return the problem of one round, given the largest amplitude under privacy and the power of a round [W]."""
         power = np.float64(budget) * (self.gain / self.unit) * (self.gain / self.unit) * (1 - 1e-14)
         noise = np.float64(self.problem.noise_weight) / self.unit / self.unit
-        return Round.of(
+        return RoundProblem.of(
             self.square,
             np.minimum(self.reach, cap / self.unit / self.exposure),
             budget=float(power),
@@ -106,7 +106,7 @@ class _Devices:
             num_devices=self.problem.fleet.num_devices,
         )
 
-    def row(self, one: Round, point: Point) -> Floats:
+    def row(self, one: RoundProblem, point: ZonePoint) -> Floats:
         """Return a_k of the whole fleet, (N,), rounded down to every limit."""
         amplitude = point.amplitudes(one.square, one.limit)
         spent = float(np.sum(amplitude * (amplitude / one.square)))
@@ -151,14 +151,14 @@ def _or_aligned(problem: Problem, row: Floats, rounds: int) -> Floats:
 
 def _best_candidate(
     devices: _Devices, candidates: RoundCandidates, *, first: int | None = None, sample: int | None = None
-) -> tuple[float, int, Round, Optimum, Floats]:
+) -> tuple[float, int, RoundProblem, Optimum, Floats]:
     """Return the bound of the best I, its index, round and optimum; and the lower bounds of all I.
 
     `first` is solved first; `sample` is the number of devices that represent all.
     """
     every = np.arange(candidates.cap.size)
     lowest, open_ = candidates.total(every, np.zeros(every.size)), np.ones(every.size, dtype=np.bool_)
-    best: tuple[float, int, Round, Optimum] | None = None
+    best: tuple[float, int, RoundProblem, Optimum] | None = None
     while open_.any():
         index = int(np.argmin(np.where(open_, lowest, np.inf))) if first is None or best else first
         if best is not None and lowest[index] >= best[0]:
@@ -219,7 +219,7 @@ def lower_bound(problem: Problem) -> float:
     return weighted(alone, np.arange(1, problem.most_rounds + 1)).lower_bound
 
 
-def _bounds(candidates: RoundCandidates, index: int, one: Round, found: Optimum) -> Floats:
+def _bounds(candidates: RoundCandidates, index: int, one: RoundProblem, found: Optimum) -> Floats:
     """Return lower bounds on Ψ of all candidates, from the dual point of one of them."""
     dual = found.dual
     growth = np.maximum(1.0, candidates.cap / candidates.cap[index])

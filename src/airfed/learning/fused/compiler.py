@@ -36,7 +36,7 @@ SOURCES = ("tables.py", "tile.py", "kernels.py", "compiler.py")
 _INPUTS, _COUNTS, _REALS = (ctypes.c_void_p,) * 7, (ctypes.c_int64,) * 3, (ctypes.c_float,) * 2
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *_INPUTS, *_COUNTS, *_REALS, *(ctypes.c_void_p,) * 4)
 
-Run = Callable[..., int]
+EntryPoint = Callable[..., int]
 
 
 def cache_directory() -> Path:
@@ -56,7 +56,7 @@ def object_file() -> Path:
 
 
 @cache
-def compiled() -> Run:
+def compiled() -> EntryPoint:
     """Return the compiled entry point `kernels.run`, from the cache, or compile it with a warning."""
     path = object_file()
     code = _read(path)
@@ -140,7 +140,7 @@ def _target_machine() -> Any:
 _ENGINES: list[object] = []  # linked code needs its engine
 
 
-def _link(code: bytes) -> Run:
+def _link(code: bytes) -> EntryPoint:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
