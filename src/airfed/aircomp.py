@@ -40,34 +40,19 @@ _LONGEST_NORM: Final = 2.0**20  # times ϖ: longer norms count as this in the me
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AirCompRound:
-    """Precoding, channel and beamforming of one round, for the scheduled devices.
+    """Precoding, channel and beamforming of one round, for the scheduled devices."""
 
-    Args:
-        scheduled: K, ascending device indices.
-        clip_norm: ϖ, the largest 2-norm of an update.
-        alignment_coefficient: ν [√W per unit of update]; the receiver divides by |K|ν.
-        transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device, for an update of norm ϖ.
-        coefficient: a_k/ϖ, complex, (|K|,): the factor from g_k to the output of the beamformer [as ν].
-        arrival: the factor from g_k to each antenna, (|K|, A) [as ν].
-        beamformer: f, (A,), the receive beamformer, of norm 1.
-        transmit_phase: −ψ̂_k = −arg(fᴴĥ_k) [rad], the phase that each scheduled device applies.
-        constant_power: [W] that each scheduled device transmits regardless of its update.
-        reference_norm: for COTAF, which scales all updates by the largest one, the norm that the largest update is
-            compared with; None for other methods.
-        indicator: c, the entry for the clipping indicator; 0 without adaptive clipping.
-    """
-
-    scheduled: NDArray[np.intp]
-    clip_norm: float
-    alignment_coefficient: float
-    transmit_amplitude: Vector
-    coefficient: Complexes
-    arrival: Complexes
-    beamformer: Complexes
-    transmit_phase: Vector
-    constant_power: Vector
-    reference_norm: float | None = None
-    indicator: float = 0.0
+    scheduled: NDArray[np.intp]  # K, ascending device indices
+    clip_norm: float  # ϖ, the largest 2-norm of an update
+    alignment_coefficient: float  # ν [√W per unit of update]; the receiver divides by |K|ν
+    transmit_amplitude: Vector  # √(φ_k P_k) [√W] of each scheduled device, for an update of norm ϖ
+    coefficient: Complexes  # a_k/ϖ, (|K|,): the factor from g_k to the output of the beamformer [as ν]
+    arrival: Complexes  # the factor from g_k to each antenna, (|K|, A) [as ν]
+    beamformer: Complexes  # f, (A,), the receive beamformer, of norm 1
+    transmit_phase: Vector  # −ψ̂_k = −arg(fᴴĥ_k) [rad], the phase that each scheduled device applies
+    constant_power: Vector  # [W] that each scheduled device transmits regardless of its update
+    reference_norm: float | None = None  # of COTAF, which scales all updates by the largest: that norm as planned
+    indicator: float = 0.0  # c, the entry for the clipping indicator; 0 without adaptive clipping
 
     @classmethod
     def from_plan(
@@ -183,15 +168,10 @@ class AirCompRound:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AirComp:
-    """Over-the-air computation in every round of a plan.
-
-    Args:
-        plan, phase: as in `AirCompRound.from_plan`.
-        channel: the same, or with one row per round, (I, N, A) or (I, N).
-    """
+    """Over-the-air computation in every round of a plan; the fields are arguments of `AirCompRound.from_plan`."""
 
     plan: Plan
-    channel: Complexes | None = None
+    channel: Complexes | None = None  # also with one row per round, (I, N, A) or (I, N)
     phase: Vector | None = None
 
     def at(self, index: int, clip_norm: float | None = None) -> AirCompRound:
@@ -220,39 +200,26 @@ class AirComp:
 class ReceivedAggregate:
     """The aggregate that the receiver recovers in one round, and the power that was transmitted.
 
-    Args:
-        received: y = Re(fᴴY) [√W], (d,), or (d + 1,) with the clipping indicator; noise included.
-        estimate: g̃ = y/(|K|ν), the recovered mean update, (d,).
-        fading_error, noise_error: 2-norms of the two parts of the error (9) of `estimate`, in units of the update.
-        signal_to_noise: ‖y − r‖²/‖r‖², a power ratio (not dB) of the sum of all devices; r is the noise in y.
-        power: [W] transmitted by all devices, Σ ‖x_k‖² = Σ φ_k P_k ‖g_k‖²/ϖ², and the constant powers.
-        arrived, usable, clipped: number of updates that arrived; of these, finite ones; of these, longer than ϖ.
-        norm_mean, norm_max: of the usable updates before clipping (2²⁰ϖ at most in the mean); 0 if there are none.
-        norms, energy: of each scheduled device, the norm before clipping (NaN if unusable) and its power ‖x_k‖² [W].
-        refused, missing: devices whose update had a NaN or an Inf, and devices that sent nothing; both count as zero.
-        parts: real and imaginary parts of Y, noise included, (A, 2, d); with one antenna the real part, (1, 1, d).
-        unclipped: b̃, the fraction of updates that are not clipped, in noise; None without adaptive clipping.
-
     Norms, refused, missing and energy cover the devices added in this process; all other values cover the whole round.
     """
 
-    received: Vector
-    estimate: Vector
-    fading_error: float
+    received: Vector  # y = Re(fᴴY) [√W], (d,), or (d + 1,) with the clipping indicator; noise included
+    estimate: Vector  # g̃ = y/(|K|ν), the recovered mean update, (d,)
+    fading_error: float  # 2-norms of the two parts of the error (9) of `estimate`, in units of the update
     noise_error: float
-    signal_to_noise: float
-    power: float
-    arrived: int
+    signal_to_noise: float  # ‖y − r‖²/‖r‖², a power ratio (not dB) of the sum of all devices; r is the noise in y
+    power: float  # [W] transmitted by all devices, Σ ‖x_k‖² = Σ φ_k P_k ‖g_k‖²/ϖ², and the constant powers
+    arrived: int  # number of updates that arrived; of these, finite ones; of these, longer than ϖ
     usable: int
     clipped: int
-    norm_mean: float
+    norm_mean: float  # of the usable updates before clipping (2²⁰ϖ at most in the mean); 0 if there are none
     norm_max: float
-    norms: Vector
-    refused: NDArray[np.intp]
+    norms: Vector  # of each scheduled device, before clipping; NaN if unusable
+    refused: NDArray[np.intp]  # devices whose update had a NaN or an Inf, and devices that sent nothing: both are zero
     missing: NDArray[np.intp]
-    energy: Vector
-    parts: Vector
-    unclipped: float | None = None
+    energy: Vector  # ‖x_k‖² [W] of each scheduled device
+    parts: Vector  # real and imaginary parts of Y, noise included, (A, 2, d); with one antenna the real part, (1, 1, d)
+    unclipped: float | None = None  # b̃, the fraction of updates that are not clipped, in noise; with adaptive clipping
 
     @property
     def antennas(self) -> Complexes:

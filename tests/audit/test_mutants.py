@@ -751,7 +751,7 @@ AUDITED = {
     indicator_is_the_norm: {"sensitivity", "contribution"},
     indicator_of_zero_and_two: {"contribution"},
     clip_norm_from_indicators_without_noise: {"release"},
-    indicator_without_noise: {"noise of the indicator"},
+    indicator_without_noise: {"noise in every part"},
     amplitude_of_the_first_clip_norm: {"sensitivity", "contribution"},
     weak_device_at_full_amplitude: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
     weak_device_at_full_amplitude_in_time_varying_rounds: {"accounting", "sensitivity", "contribution", "round loop"},

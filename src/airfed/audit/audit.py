@@ -43,27 +43,17 @@ _SCOPES: Final = {"round": "ε of a round", "total": "ε in total"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
-    """The result of an audit.
+    """The result of an audit."""
 
-    Args:
-        subject: the plan or run under audit.
-        checks: every check, passed or not.
-        warnings: remarks that do not make the audit fail.
-        round_evidence, total_evidence: bounds on μ of one round and of the whole training; None if no attack ran.
-        false_positive, true_positive: the attack's ROC curve for one round.
-        seconds: duration of the audit.
-        mode: "signals", or "end_to_end" for an attack on trained models.
-    """
-
-    subject: Subject
-    checks: list[Check]
-    warnings: list[str]
-    round_evidence: Evidence | None
+    subject: Subject  # the plan or run under audit
+    checks: list[Check]  # passed or not
+    warnings: list[str]  # remarks that do not make the audit fail
+    round_evidence: Evidence | None  # bounds on μ of one round and of the whole training; None if no attack ran
     total_evidence: Evidence | None
-    false_positive: Vector
+    false_positive: Vector  # the attack's ROC curve for one round
     true_positive: Vector
     seconds: float
-    mode: str = "signals"
+    mode: str = "signals"  # or "end_to_end", an attack on trained models
 
     @property
     def failures(self) -> list[Check]:

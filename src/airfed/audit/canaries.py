@@ -1,23 +1,14 @@
 """The canary attack: devices send ±ϖu along orthogonal directions u, and an adversary guesses the signs.
 
-The score of a canary is the output of its device's matched filter. It is N(±μ_i/2, 1) for any dimension, so m devices
-with orthogonal canaries are m independent trials per round. Signs are fixed for a whole training, in which a canary is
-multiplied by a time code c_i = ±1 known to the adversary: the sum of its I scores, weighted by μ_i/μ_total, is one
-trial against the whole trajectory, N(±μ_total/2, 1) for every code if the noise is independent from round to round. The
-first trainings have random codes and measure the correlations of the noise over rounds. The others have the code in
-whose direction the noise is smallest, and only they are trials against the trajectory. With add/remove adjacency a
-canary is sent or not, and half of the measured μ_i is subtracted from the scores. All canaries are sent by copies of
-the most exposed device. Its most exposed rounds are trials against the claim of one round.
+docs/privacy-operators.md describes the attacks. The score of a canary is the output of its device's matched filter,
+N(±μ_i/2, 1) for any dimension, so m devices with orthogonal canaries are m independent trials per round. Signs are
+fixed for a whole training: the sum of a canary's scores, weighted by μ_i/μ_total, is one trial against the trajectory,
+N(±μ_total/2, 1) for every time code if the noise is independent from round to round. With add/remove adjacency a canary
+is sent or not, and half of the measured μ_i is subtracted from the scores.
 
-With adaptive clipping these canaries attack the updates: many of them share the entry of the clipping indicator.
-`attack_indicator` attacks both together, with one canary per round: ϖu, not clipped, against −2ϖu, clipped.
-
-`attack_models` attacks trained models. Copies of the most exposed device train a logistic model with two classes.
-Device k holds one large image that is dark except for pixel k, labelled 0 or 1 by its sign: its update is longer than
-ϖ, in the direction ±u_k of the two weights of that pixel. The engine, clipping, superposition, noise and model update
-are those of a run. The adversary has only the models m¹, …, m^I. Along u_k the step m^i − m^{i+1}, in units of its
-noise, is a score as above. A small learning rate keeps the model close to zero, where every gradient is large; privacy
-does not depend on it.
+With adaptive clipping many canaries share the entry of the clipping indicator, so they attack only the updates;
+`attack_indicator` attacks both together. In `attack_models` the step m^i − m^{i+1} along u_k, the direction of the two
+weights of pixel k, in units of its noise, is a score as above.
 """
 
 from __future__ import annotations
@@ -179,7 +170,8 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
 def attack_indicator(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
     """Return the scores of canaries that change the update and the clipping indicator of one round together.
 
-    A second device sends an update that the adversary knows, another one in each trial, so that the noise is fresh.
+    One canary per round is ϖu, not clipped, against −2ϖu, clipped. A second device sends an update that the adversary
+    knows, another one in each trial, so that the noise is fresh.
     """
     target = Target.of(subject)
     index, std = int(target.rounds[target.exposed[0]]), float(target.noise_std[target.exposed[0]])

@@ -56,11 +56,10 @@ def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
     return [
         _scale(drawn),
         _distribution(drawn),
-        _blocks(drawn, parts * blocks, prefixes.reshape(every, -1)),
+        _blocks(drawn, parts * blocks, prefixes.reshape(every, -1), received[..., -1].reshape(1, -1)),
         _correlation(drawn, parts * blocks),
         _autocorrelation(received, prefixes),
         _distinct(drawn, prefixes),
-        *([_indicator(received)] if subject.plan.problem.learning.adaptive_clipping else []),
         _power(subject),
         _key(subject, source),
     ]
@@ -114,13 +113,17 @@ def _distribution(drawn: Vector) -> Check:
     return Check.of("noise distribution", passed, finding, distance=distance, threshold=threshold, p=chance)
 
 
-def _blocks(drawn: Vector, blocks: int, prefixes: Vector) -> Check:
-    """Return whether the energy of each round, of each part of it, and of each prefix is σ² χ²."""
+def _blocks(drawn: Vector, blocks: int, prefixes: Vector, last: Vector) -> Check:
+    """Return whether the energy of each round, of each part and prefix of it, and of the last entries is σ² χ².
+
+    The last entry of a round is that of the clipping indicator, if there is one.
+    """
     groups = [
         (f"part {part + 1} of {blocks} of ", rows) for part, rows in enumerate(np.array_split(drawn, blocks, axis=1))
     ]
     lowest, tests, worst = 1.0, 0, ""
-    for name, rows in (*groups, ("", drawn), ("the beginning of ", prefixes)):
+    groups += [("", drawn), ("the beginning of ", prefixes), ("the last entry of each round from ", last)]
+    for name, rows in groups:
         half, energy = rows.shape[1] / 2, np.sum(np.square(rows), axis=1)
         chance = np.nan_to_num(np.minimum(gammainc(half, energy / 2), gammaincc(half, energy / 2)), nan=0.0)
         tests += chance.size
@@ -131,14 +134,6 @@ def _blocks(drawn: Vector, blocks: int, prefixes: Vector) -> Check:
     finding = f"energy of {tests} rounds and parts of them: smallest p {lowest:.2g}, threshold {threshold:.2g}"
     figures = {"parts": tests, "p": lowest, "threshold": threshold}
     return Check.of("noise in every part", lowest >= threshold, finding, f"{finding}; {worst}", **figures)
-
-
-def _indicator(received: Vector) -> Check:
-    """Return whether the noise in the entry of the clipping indicator, the last, has the energy σ² χ²."""
-    size, energy = received[..., -1].size, float(np.sum(np.square(received[..., -1])))
-    chance = float(min(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2)))
-    finding = f"energy of {size} values in the indicator's entry: p {chance:.2g}, threshold {LEVEL:.2g}"
-    return Check.of("noise of the indicator", chance >= LEVEL, finding, values=size, p=chance, threshold=LEVEL)
 
 
 def _correlation(drawn: Vector, blocks: int) -> Check:

@@ -50,21 +50,14 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """The subject of an audit; raises ValueError if the method claims no privacy.
-
-    Args:
-        scenario, plan, aircomp: the plan's μ and ε are the claims.
-        signal: digests of all inputs of the signal, by name; the key of the noise.
-        run: the record, if the plan was run.
-        against: the adversary of a receiver with several antennas; None: that of the claim.
-    """
+    """The subject of an audit; raises ValueError if the method claims no privacy."""
 
     scenario: Scenario
-    plan: Plan
+    plan: Plan  # its μ and ε are the claims
     aircomp: AirComp
-    signal: Mapping[str, str]
-    run: Run | None = None
-    against: Adversary | None = None
+    signal: Mapping[str, str]  # digests of all inputs of the signal, by name; the key of the noise
+    run: Run | None = None  # the record, if the plan was run
+    against: Adversary | None = None  # the adversary of a receiver with several antennas; None: that of the claim
 
     def __post_init__(self) -> None:
         if not self.plan.private:

@@ -68,7 +68,6 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> tuple
         spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
             (B, c, h, w) to logits (B, classes). A prefix "folder/" names the folder of the module.
         folder: the scenario's folder, searched before the working directory and the installed packages.
-        seed: seed of the run.
     """
     code = _usercode.UserCode.parse(spec)
     with torch.random.fork_rng(devices=[]), _usercode.opened(code, folder, role="model") as own:

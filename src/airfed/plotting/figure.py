@@ -358,11 +358,7 @@ def check_name(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure, and its label, if any, as NAME.txt beside it, each file atomically.
-
-    Raises:
-        ValueError: the name has a wrong ending, or a file cannot be written.
-    """
+    """Write the figure, and its label, if any, as NAME.txt beside it, each file atomically, or raise a ValueError."""
     check_name(path)
     try:
         write_atomic(path, encoded(figure, path.suffix[1:].lower()))
@@ -385,13 +381,9 @@ def plain(text: str) -> str:
 
 
 def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
-    """Return a chart as SVG for a page, with text, the page's colours and values on hover.
+    """Return a chart of a height in pixels as SVG for a page, with text, the page's colours and values on hover.
 
-    Args:
-        draw: draws into axes.
-        title: the description for screen readers.
-        height: in pixels.
-        salt: makes the ids of the chart differ from those of the page's other charts.
+    The title is for screen readers; `salt` makes the ids of the chart differ from those of the page's other charts.
     """
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
         figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")

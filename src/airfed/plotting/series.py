@@ -71,8 +71,7 @@ class Expectation:
 def half_width(sample: Floats, *, axis: int = 0, error: float = 0.05) -> Floats:
     """Return half the length of the interval (Student's t) of the mean of two or more values along an axis.
 
-    Args:
-        error: probability that the mean lies outside; 0.05 for a 95% interval.
+    The mean lies outside with probability `error`.
 
     >>> float(half_width(np.array([1.0, 2.0, 3.0])))
     2.484...
@@ -101,11 +100,7 @@ def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float
 
 
 def bound_curve(problem: Problem, chosen: int, policy: str = "optimal") -> Curve:
-    """Return the bound of a policy at several numbers of rounds, the chosen one among them, term by term.
-
-    Raises:
-        InfeasibleError: none of them has a feasible plan.
-    """
+    """Return the bound of a policy at several numbers of rounds, the chosen one included, or raise InfeasibleError."""
     fast = problem.fleet.equal_peak_power and not limits.amplified(problem)
     plans = _plans(problem, chosen, MOST_ROUNDS if fast else FEWER_ROUNDS, policy=policy)
     terms = {name: np.array([plan.bound.terms[name] for plan in plans]) for name in TERMS}

@@ -35,11 +35,7 @@ class ReportError(ValueError):
 
 
 def read_run(path: Path) -> Run:
-    """Return the run in a directory.
-
-    Raises:
-        ReportError: the directory contains no run, a damaged or changed one, or one without a round.
-    """
+    """Return the run in a directory, or raise ReportError if it is missing, damaged, changed, or without a round."""
     try:
         run = Run.open(path).checked()
     except ValueError as error:
@@ -50,11 +46,7 @@ def read_run(path: Path) -> Run:
 
 
 def write_report(runs: Sequence[Run], out: Path) -> None:
-    """Write the report of one or several runs to an HTML file.
-
-    Raises:
-        ReportError: there is no run, or the file cannot be written.
-    """
+    """Write the report of one or several runs to an HTML file, or raise ReportError."""
     if not runs:
         raise ReportError("A report needs at least one complete run.")
     try:

@@ -77,13 +77,7 @@ def finite(value: Any) -> Any:
 
 
 def make_console(format: Format | None = None, *, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that cleans its output.
-
-    Args:
-        format: print only the tables to standard output, complete and in this format; messages go to stderr.
-        stderr: print to stderr.
-        quiet: print nothing.
-    """
+    """Return a console that cleans its output; with a `format` it prints messages to stderr, and tables complete."""
     return CleanConsole(stderr=stderr, quiet=quiet) if format is None else ExportConsole(format, quiet=quiet)
 
 
@@ -168,9 +162,6 @@ def html_table(table: Table) -> str:
 
 def exported(table: Table, format: Format) -> str:
     """Return a table as text in a format; its title becomes a comment (LaTeX) or bold text (Markdown).
-
-    Raises:
-        MissingExtra: pandas, or what it needs for the format, is not installed.
 
     >>> from airfed.text.tables import plain_table
     >>> table = plain_table("policy", "ε total", left=("policy",))

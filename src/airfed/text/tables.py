@@ -25,14 +25,7 @@ _LARGE: Final = 10_000  # devices
 
 
 def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[str] = (), title: str = "") -> Table:
-    """Return an empty table without lines.
-
-    Args:
-        columns: their headings.
-        left: columns that are aligned to the left; the others are aligned to the right.
-        wrapped: columns in which lines may be broken.
-        title: printed above the table.
-    """
+    """Return an empty table without lines: columns are aligned to the right and not broken, except those named."""
     shown = f"{title}\n" if title else None
     table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:

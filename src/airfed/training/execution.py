@@ -49,9 +49,7 @@ def execute(
     """Run a scenario into a directory and return the outcome.
 
     Args:
-        scenario: the scenario to run.
         out: the run directory; new, or with `resume` an interrupted run of the same scenario and data.
-        resume: resume that run.
         on_start: called with the setup and the first round to train.
         on_round: called with each round's record.
         stop: called often; True ends the run with a checkpoint.

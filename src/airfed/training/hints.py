@@ -27,12 +27,9 @@ _LIMITS: Final = {
 
 
 def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | None = None) -> list[str]:
-    """Return up to three hints, the most important first; none after a successful training.
+    """Return up to three hints, the most important first, from the records of the rounds (metrics.jsonl).
 
-    Args:
-        plan: the plan of the training.
-        rounds: the records of its rounds, as in metrics.jsonl.
-        classes: the number of classes in the data, if any.
+    There are none after a successful training. `classes` is the number of classes in the data, if any.
     """
 
     def values(name: str) -> list[float]:
