@@ -1,16 +1,19 @@
 """Benchmarks of airfed's plans and the baselines: records of every training, page and pictures.
 
-`python -m studies.benchmarks train [NAME ...]` trains what is missing in out/studies and stores a row for each training
-in docs/studies/benchmarks.csv. `python -m studies.benchmarks page` writes page and pictures from these records.
+`python -m studies.benchmarks train [NAME ...]` trains what is missing in out/studies, one seed after the other, and
+stores a row for each training in docs/studies/benchmarks.csv. `python -m studies.benchmarks page` writes page and
+pictures from these records.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 import airfed
@@ -34,6 +37,8 @@ class Study:
     title: str
     about: str
     policies: tuple[str, ...]
+    equal: tuple[str, ...] = ()  # methods with the plan of `weighted`, which are not trained
+    changes: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 10
 
     @property
@@ -41,37 +46,45 @@ class Study:
         """The scenario, with one total ε for all methods."""
         from airfed.experiments.benchmark import one_total
 
-        return one_total(airfed.load(ROOT / "examples" / self.file))
+        return one_total(airfed.load(ROOT / "examples" / self.file).override(dict(self.changes)))
+
+    def shares_its_plan(self, policy: str, seed: int) -> bool:
+        """Return whether a method has the plan of `weighted`: the same rounds, norms and amplitudes to 1e-12."""
+        scenario = self.scenario.override({"seed": seed})
+        one, other = (scenario.override({"policy.name": name}).plan() for name in ("weighted", policy))
+        settings = [(plan.local_steps, plan.clip_norm, plan.average) for plan in (one, other)]
+        return settings[0] == settings[1] and np.allclose(one.amplitude, other.amplitude, rtol=1e-12, atol=0)
 
 
-_RANKED: Final = (
-    *("weighted", "optimal", "threshold_power", "liu_simeone", "paper", "secure_aggregation", "dp_fedavg", "fedavg"),
-)
+_TRAINED: Final = ("weighted", "liu_simeone", "paper", "secure_aggregation", "fedavg")
 STUDIES: Final = {
     "private": Study(
         file="private.toml",
         title="Strong privacy",
         about="1,000 devices with 4 images of `mnist-5k` each and the paper's CNN. The surrogate of Fashion-MNIST\n"
         "chooses rounds, clipping norm and average for every private method.",
-        policies=_RANKED,
+        policies=_TRAINED,
+        equal=("optimal", "threshold_power", "truncated_inversion", "full"),
     ),
     "paper": Study(
         file="paper.toml",
         title="The paper's scenario",
         about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is\n"
-        "replaced by the total ε of full participation, the same for every method.",
-        policies=(*_RANKED, "full", "truncated_inversion", "artificial_noise", "top_k"),
+        "replaced by the total ε of full participation, the same for every method. The surrogate of Fashion-MNIST\n"
+        "chooses rounds, clipping norm and average for every private method.",
+        policies=(*_TRAINED, "optimal", "full", "top_k"),
+        equal=("threshold_power",),
+        changes={"policy.objective": "accuracy"},
     ),
 }
 
 
 def train(name: str, out: Path) -> None:
-    """Train what is missing of a benchmark, and replace its rows in the records."""
+    """Train what is missing of a benchmark seed by seed, and replace its rows in the records after each."""
     study = STUDIES[name]
-    found = airfed.benchmark(
-        ROOT / "examples" / study.file, out / name, seeds=study.seeds, policies=list(study.policies), jobs=1
-    )
-    store(name, found)
+    last = {"run.evaluate_every": 200, "run.checkpoint_every": 200}  # the last round is always evaluated
+    for seeds in range(1, study.seeds + 1):
+        store(name, airfed.benchmark(study.scenario.override(last), out / name, seeds=seeds, policies=study.policies))
 
 
 def store(name: str, found: Benchmark) -> None:
@@ -129,9 +142,10 @@ def section(name: str, found: Benchmark) -> str:
     return "\n".join(
         [
             f"## {study.title}\n",
-            f"{study.about}\nBudget of every method: {found.budget}.\n{len(found.seeds)} paired seeds; `airfed "
-            f"benchmark examples/{study.file} --seeds {len(found.seeds)}\n"
-            f"--policies {','.join(study.policies)} --out DIR`.\n",
+            f"{study.about}\nBudget of every method: {found.budget}.\n{len(found.seeds)} paired seeds.\n"
+            f"With each of them, {', '.join(f'`{policy}`' for policy in study.equal)}\n"
+            f"{'has' if len(study.equal) == 1 else 'have'} the plan of `weighted` (amplitudes to 1e-12); they were not "
+            "trained.\n",
             f"{markdown_table(cells)}\n",
             "".join(f"- {sentence}\n" for sentence in found.verdict()),
             f"![Accuracy over transmitted power: {study.title}](../images/benchmark-{name}.png)\n",
