@@ -54,11 +54,11 @@ def regret_figure(rows: Rows, note: str) -> Figure:
                 **{"label": "plan by accuracy, to the best on the other seeds", **first},
             )
         right.axvline(0, color="black", lw=0.8)
-        right.axvspan(0, regret.MOST_REGRET, color=PALETTE["lit"], alpha=0.12, lw=0)
+        right.axvspan(-regret.MARGIN, regret.MARGIN, color=PALETTE["lit"], alpha=0.12, lw=0)
         left.set_yticks(range(len(found)), [plain(scenario.name) for scenario in found])
         left.set_ylim(len(found) - 0.5, -0.5)
         left.set_xlabel("final test accuracy [%]")
-        right.set_xlabel(f"regret [points]; shaded: at most {regret.MOST_REGRET:g}")
+        right.set_xlabel(f"regret [points]; shaded: ±{regret.MARGIN:g}")
         for axes in (left, right):
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)

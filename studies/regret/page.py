@@ -18,7 +18,7 @@ _READING: Final = (
     "has the highest mean over the same seeds; the maximum of many noisy means is biased upwards, so this "
     "overstates the regret. *To the best on other seeds*: for each seed, the other seeds select the grid point. "
     "This has no such bias, but the point may not be the best one. In expectation the truth lies between the two. "
-    f"A scenario passes if the mean of the first regret is at most {regret.MOST_REGRET:g} point. The bound does "
+    f"A scenario passes if the interval of the first regret lies within ±{regret.MARGIN:g} point. The bound does "
     "not choose ϖ: its plan has the ϖ of the scenario, 5 for the CNN and 1 for logistic regression."
 )
 

@@ -23,26 +23,37 @@ from airfed.text import phrases
 from studies.regret.rows import OPTION
 
 Rows = Sequence[Mapping[str, Any]]
-MOST_REGRET: Final = 1.0  # points
+MARGIN: Final = 1.0  # of equivalence, in points
 MOST_ERROR: Final = 1.5  # points
 LEARNED: Final = 0.6  # accuracy below which a plan is not useful
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeVerdict(Verdict):
-    """A comparison that passes if its mean effect is at most `at_most`, whatever the interval."""
+class MarginVerdict(Verdict):
+    """A comparison that passes if the 95% interval of its effect lies within ±`margin`.
 
-    at_most: float
+    These are two one-sided tests (TOST) at 2.5% each: of an effect above −margin, and of one below +margin.
+    """
+
+    margin: float
 
     @property
     def passed(self) -> bool:
-        """Whether the mean is within the limit."""
-        return self.effect.mean <= self.at_most
+        """Whether the whole interval lies within the margin."""
+        return -self.margin <= self.effect.low and self.effect.high <= self.margin
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the whole interval lies outside."""
+        return self.effect.low > self.margin or self.effect.high < -self.margin
 
     @property
     def reason(self) -> str:
-        """Why it failed; empty if it passed."""
-        return "" if self.passed else f"above {self.at_most:g}"
+        """Why it did not pass; empty if it passed."""
+        if self.passed:
+            return ""
+        unclear = f"the interval of {self.effect.count} values is too wide"
+        return f"outside ±{self.margin:g}" if self.refuted else unclear
 
 
 class GridSetting(NamedTuple):
@@ -148,15 +159,15 @@ def expected(rows: Rows) -> list[Expected]:
 
 
 def check_regret(rows: Rows) -> list[Verdict]:
-    """Return a verdict on every scenario: the regret, its mean over the seeds, is at most 1 point."""
+    """Return a verdict on every scenario: the plan by accuracy is equivalent to the best grid point, within 1 point."""
     return [
-        SizeVerdict(
-            claim=f"The plan by accuracy is within {MOST_REGRET:g} point of the best grid point",
+        MarginVerdict(
+            claim=f"The plan by accuracy is within {MARGIN:g} point of the best grid point",
             figure="regret",
-            comparison=f"{scenario.name}: best grid point − plan by accuracy, at most {MOST_REGRET:g}",
+            comparison=f"{scenario.name}: best grid point − plan by accuracy, within ±{MARGIN:g}",
             effect=scenario.regret,
             unit="points",
-            at_most=MOST_REGRET,
+            margin=MARGIN,
             remark=f"best {scenario.best}; to the best on the other seeds {scenario.regret_of_others}; regret of "
             f"the plan by the bound {scenario.loss(scenario.by_bound)}",
         )
@@ -174,13 +185,13 @@ def check_prediction(rows: Rows) -> list[Verdict]:
     if good:
         remark += f", over the {len(good)} with more than {LEARNED:.0%} expected {np.mean(good):.2f}"
     return [
-        SizeVerdict(
+        MarginVerdict(
             claim=f"With IID data, expected and realised accuracy differ by at most {MOST_ERROR:g} points on average",
             figure="prediction",
-            comparison=f"mean absolute error, averaged over scenarios, at most {MOST_ERROR:g}",
+            comparison=f"mean absolute error, averaged over scenarios, within ±{MOST_ERROR:g}",
             effect=estimate([error for error, _ in errors(points).values()]),
             unit="points",
-            at_most=MOST_ERROR,
+            margin=MOST_ERROR,
             remark=f"{remark}; interval over scenarios",
         )
     ]

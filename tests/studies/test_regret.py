@@ -74,18 +74,19 @@ def test_the_verdicts_have_the_regret_of_the_scenarios():
         assert "regret of the plan by the bound +6.0" in verdict.remark
     for verdict in regret.check_regret(made_up(reached=0.888)):
         assert not verdict.passed
-        assert verdict.reason == "above 1"
+        assert verdict.refuted
+        assert verdict.reason == "outside ±1"
 
 
-def test_a_mean_within_the_limit_passes_though_the_seeds_disagree():
+def test_an_equivalence_test_needs_the_whole_interval_within_the_margin():
     rows = made_up(names=("paper",))
     for each in rows:
         if each["label"] == "accuracy":
             each["accuracy"] += (0.0, 0.05, -0.05)[each["seed"] - 1]
     (verdict,) = regret.check_regret(rows)
-    assert verdict.effect.mean == pytest.approx(0.5)
+    assert verdict.effect.mean == pytest.approx(0.5)  # within the margin; its interval is not
     assert verdict.effect.high > 10
-    assert verdict.passed
+    assert verdict.outcome == "not shown"
 
 
 @given(
@@ -94,7 +95,7 @@ def test_a_mean_within_the_limit_passes_though_the_seeds_disagree():
 )
 def test_the_best_on_the_other_seeds_is_at_no_seed_better_than_the_best(points, plan):
     # c maximises the sum over the others and b that over all, so that a(c, seed) = S(c) - S_others(c) <= a(b, seed)
-    grid = {regret.GridPoint(index, 1.0): dict(enumerate(values)) for index, values in enumerate(points)}
+    grid = {regret.GridSetting(index, 1.0): dict(enumerate(values)) for index, values in enumerate(points)}
     scenario = regret.ScenarioResult(name="", about="", grid=grid, by_accuracy=dict(enumerate(plan)), by_bound={})
     assert scenario.regret_of_others.mean <= scenario.regret.mean + 1e-9
     best, others = best_point(grid, [0, 1, 2]), best_by_others(grid)
@@ -108,7 +109,7 @@ def test_the_two_regrets_enclose_the_truth_where_all_grid_points_are_alike():
     found = []
     for _ in range(400):
         values = rng.normal(80, 1, (21, 3))
-        grid = {regret.GridPoint(index, 1.0): dict(enumerate(values[index])) for index in range(20)}
+        grid = {regret.GridSetting(index, 1.0): dict(enumerate(values[index])) for index in range(20)}
         scenario = regret.ScenarioResult(
             name="", about="", grid=grid, by_accuracy=dict(enumerate(values[20])), by_bound={}
         )

@@ -288,7 +288,7 @@ def print_outcome(console: Console, records: Sequence[Record]) -> None:
 
 
 def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
-    """Print each claim with its comparisons: effect, 95% interval, pass or fail, and the reason."""
+    """Print each claim with its comparisons: effect, 95% interval, result, and the reason."""
     from airfed.experiments.claims import summary
 
     columns = ("claim", "comparison", "effect", "low", "high", "unit", "verdict", "notes")
@@ -299,7 +299,7 @@ def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
         shown = f"{each.claim} ({each.figure})" if each.claim != claim or output.exporting(console) else ""
         effect = (f"{value:+.2f}" for value in (each.effect.mean, each.effect.low, each.effect.high))
         notes = "; ".join(part for part in (each.reason, each.remark) if part)
-        table.add_row(shown, each.comparison, *effect, each.unit, "pass" if each.passed else "FAIL", notes)
+        table.add_row(shown, each.comparison, *effect, each.unit, each.outcome, notes)
         claim = each.claim
     console.print(table)
     console.print(f"\n{summary(verdicts)}; 95% intervals (Student's t), paired by seed", soft_wrap=True)

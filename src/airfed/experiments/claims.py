@@ -43,12 +43,22 @@ class Verdict:
         return self.effect.low > 0
 
     @property
+    def refuted(self) -> bool:
+        """Whether the whole interval lies below zero."""
+        return self.effect.high < 0
+
+    @property
     def reason(self) -> str:
-        """Why it failed; empty if it passed."""
+        """Why it did not pass; empty if it passed."""
         if self.passed:
             return ""
         unclear = f"{self.effect.count} seeds do not separate it from zero"
-        return "the records show the opposite" if self.effect.high < 0 else unclear
+        return "the records show the opposite" if self.refuted else unclear
+
+    @property
+    def outcome(self) -> str:
+        """The result: "pass", "FAIL" if it is refuted, else "not shown"."""
+        return "pass" if self.passed else "FAIL" if self.refuted else "not shown"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as plain values."""
