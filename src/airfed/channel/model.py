@@ -19,7 +19,7 @@ from airfed import seeds
 from airfed.antennas import Complexes, Floats
 from airfed.channel import arrays
 from airfed.channel.arrays import Array
-from airfed.channel.fading_process import ConditionalSampler, FadingProcess, generators
+from airfed.channel.fading_process import ConditionalSampler, FadingProcess
 from airfed.keys import Control, Count, Fraction, Key, NonNegative, Positive, Section, Spread, control_of
 from airfed.problem import Link
 
@@ -238,13 +238,9 @@ class ChannelModel(Section, ABC):
     def process(self, num_devices: int, seed: int) -> FadingProcess:
         """Return the fading process of the seed, in its first round."""
         first = self._first_state(num_devices, seeds.stream(seed, "channel"))
-        process = FadingProcess(self, first, (num_devices,), generators(seed, "fading"))
+        process = FadingProcess(self, first, (num_devices,), arrays.generators(3, seed, "fading"))
         if self._antennas > 1:
-            layout: dict[str, Any] = {
-                "sector": self.sector,
-                "spacing": self.antenna_spacing,
-                "spread": self.angle_spread,
-            }
+            layout = {"sector": self.sector, "spacing": self.antenna_spacing, "spread": self.angle_spread}
             array = Array.draw(number=self._antennas, num_devices=num_devices, seed=seed, **layout)
             process.attach(array, arrays.generators(self._antennas, seed, "array", 1))
         return process
