@@ -10,7 +10,6 @@ within the remaining budgets.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -35,8 +34,6 @@ _RTOL = 1e-6  # relative tolerance of the value of a round, on the safe side
 _SMALLEST_MULTIPLIER = 1e-12  # smallest ratio of a dual cost to the largest
 _SCALES = (1.0, 0.97, 0.85)  # initial factors on θ²
 _REPEATS = 2
-_FACTORS = (0.9, 1.1, 0.75, 1.3)  # factors on one θ²
-_SEARCHES, _EACH = 400, 16  # trial changes: in all, and per round
 _FILLS = 60
 _SLACK = 1e-12
 
@@ -272,7 +269,7 @@ class _PrimalRecovery:
                 candidate, theta = self.sweep(candidate, self.water_filling(candidate))
                 plans.append((self.value(candidate, theta), theta, candidate))
                 now = (theta + square * scale) / 2
-        value, theta, candidate = self.search(*min(plans, key=lambda plan: plan[0]))
+        value, theta, candidate = min(plans, key=lambda plan: plan[0])
         return PrimalPlan(value=value, square=theta, size=np.count_nonzero(candidate, axis=1), mask=candidate)
 
     def value(self, mask: Bools, square: Floats) -> float:
@@ -304,22 +301,6 @@ class _PrimalRecovery:
         empty = np.flatnonzero(~chosen.any(axis=1))
         chosen[empty, np.argmin(np.where(self.limit > 0, self.load, np.inf)[empty], axis=1)] = True
         return chosen
-
-    def search(self, value: float, square: Floats, mask: Bools) -> tuple[float, Floats, Bools]:
-        """Change one θ at a time, pack again, and keep improvements."""
-        trials = itertools.cycle(itertools.product(_FACTORS, reversed(range(self.rounds))))
-        for factor, index in itertools.islice(trials, min(_SEARCHES, _EACH * self.rounds)):
-            now = square.copy()
-            now[index] = min(now[index] * factor, float(self.limit[index].max()))
-            candidate = self.pack(now, mask)
-            spent = self.budgets.used(_table(candidate, now), self.load) / self.amounts
-            now = now / max(1.0, float(spent.max()))
-            here = self.value(candidate, now)
-            if here < value:
-                value, square, mask = here, now, candidate
-        candidate, now = self.sweep(mask, self.water_filling(mask))
-        here = self.value(candidate, now)
-        return (here, now, candidate) if here < value else (value, square, mask)
 
     def water_filling(self, mask: Bools) -> Floats:
         """Return θ² of given schedules by dual ascent, within every budget."""
