@@ -240,7 +240,11 @@ class ChannelModel(Section, ABC):
         first = self._first_state(num_devices, seeds.stream(seed, "channel"))
         process = FadingProcess(self, first, (num_devices,), arrays.generators(3, seed, "fading"))
         if self._antennas > 1:
-            layout = {"sector": self.sector, "spacing": self.antenna_spacing, "spread": self.angle_spread}
+            layout: dict[str, Any] = {
+                "sector": self.sector,
+                "spacing": self.antenna_spacing,
+                "spread": self.angle_spread,
+            }
             array = Array.draw(number=self._antennas, num_devices=num_devices, seed=seed, **layout)
             process.attach(array, arrays.generators(self._antennas, seed, "array", 1))
         return process

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -118,7 +118,7 @@ def _fitted(frequency: Range, distance: Range, base: Range, device: Range) -> di
     return dict(zip(keys, (frequency, distance, distance, base, device), strict=True))
 
 
-def _urban(base_height: float, highest_device: float, **coefficients: tuple[float, ...]) -> PathLossModel:
+def _urban(base_height: float, highest_device: float, **coefficients: Any) -> PathLossModel:
     """Return a model of TR 38.901 with its coefficients."""
     ranges = _fitted((0.5e9, 100e9), (10.0, 5e3), (base_height, base_height), (1.5, highest_device))
     return PathLossModel(loss=partial(urban, **coefficients), base_height=base_height, lowest=1.0, ranges=ranges)
