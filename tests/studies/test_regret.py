@@ -46,6 +46,7 @@ def row(scenario, label, seed, accuracy, *, rounds=40, norm=5.0, predicted=None,
         "predicted_low": None if predicted is None else predicted - 0.02,
         "predicted_high": None if predicted is None else predicted + 0.02,
         "seconds": 10.0,
+        "version": "0.3.0",
         **more,
     }
 
@@ -208,7 +209,7 @@ def ended(study, status, accuracy):
             **{"predicted_accuracy": 0.8, "predicted_interval": [0.7, 0.9]},
         }
         last = {"loss": 0.5, "accuracy": accuracy(point), "averages": {"tail": {"accuracy": 0.5}}}
-        run = SimpleNamespace(figures=plan, rounds=[last])
+        run = SimpleNamespace(figures=plan, rounds=[last], manifest={"airfed": "0.3.0"})
         records.append(Record(point=point, status=status(point), message="No.", run=run))
     return figures.Study(experiment=study.experiment, points=study.points, records=records)
 
