@@ -238,6 +238,27 @@ def test_a_diverged_run_counts_as_chance_level_and_a_failed_one_excludes_its_see
         regret_rows.rows({title: ended(study, lambda point: "failed", lambda point: 0.9)})
 
 
+def test_the_page_on_surrogates_has_the_numbers_of_the_records():
+    """The paragraphs on regret and prediction of docs/surrogate.md."""
+    rows = reproduction.kept(reproduction.DOCS / "studies" / "regret.md", ["regret"])["regret"]
+    found = regret.scenarios(rows)
+    assert {len(each.by_accuracy) for each in found} == {2, 3}
+    means = [each.regret.mean for each in found]
+    by_bound = [each.loss(each.by_bound).mean for each in found]
+    assert f"{min(means):.1f} to {max(means):.1f} points" == "0.0 to 2.1 points"
+    assert f"{min(by_bound):.1f} to {max(by_bound):.1f}" == "0.6 to 5.0"
+    assert sum(verdict.passed for verdict in regret.check_regret(rows)) == 2
+    (verdict,) = regret.check_prediction(rows)
+    assert not verdict.passed
+    assert "over all 100 points 2.28, over the 87 with more than 60% expected 1.61" in verdict.remark
+    table = data_frame(rows).query("label == 'accuracy'")
+    error = 100 * (table["accuracy"] - table["predicted"]).abs()
+    iid = error[table["partition"] == "iid"]
+    assert (len(iid), f"{iid.mean():.1f}", f"{iid.max():.1f}") == (12, "0.7", "2.2")
+    rest = error[table["partition"] != "iid"]
+    assert (len(rest), f"{rest.mean():.1f}") == (3, "2.2")
+
+
 @pytest.mark.slow
 def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AIRFED_DEBUG", "1")

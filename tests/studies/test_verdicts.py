@@ -160,6 +160,17 @@ def test_a_page_in_the_docs_follows_from_the_records_beside_it(page):
         assert (page.parent / picture).is_file()
 
 
+def test_the_records_separate_what_the_docs_say():
+    """The list in docs/fading.md, and the paragraph on averages in docs/surrogate.md."""
+    results = pd.read_csv(reproduction.DOCS / "studies" / "policies.csv")
+    passed = {verdict.comparison: verdict.passed for verdict in reproduction.check(results)}
+    assert len(passed) == 8
+    assert {name for name, good in passed.items() if not good} == {
+        "fading: causal − myopic",
+        "shadowing: causal − myopic",
+    }
+
+
 def test_a_page_says_how_many_seeds_and_versions_its_records_have():
     results = made_up()
     results.loc[results["seed"] == 2, "version"] = "0.2.0"
