@@ -72,8 +72,8 @@ def spectral_norm(
 ) -> tuple[float, Vector, int]:
     """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products.
 
-    The estimate ‖A·v‖ never exceeds ‖A‖₂; it has converged when it changes by less than `rtol` in three consecutive
-    products. `rng` draws the first v, which is added with a small weight to `start`, if given.
+    It has converged when it changes by less than `rtol` in three consecutive products. `rng` draws the first v, which
+    is added with a small weight to `start`, if given.
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)

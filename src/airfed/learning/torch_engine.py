@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airfed.learning.engine import Images, Labels, Parameters, ThreadedEngine, worker_count
-from airfed.learning.models import Model, checked_module, fresh, parameters_of
+from airfed.learning.models import Model, fresh, parameters_of
 
 
 class TorchEngine(ThreadedEngine):
     """Local training of any torch model; see `airfed.learning.engine.ThreadedEngine`.
 
-    Each device is trained by one thread, without threads of torch, in a fixed order of operations: the bits do not
-    depend on `threads` (None is one per processor; a GPU has one) or `chunk`. The device "auto" is a GPU if there is
-    one.
+    Each device is trained by one thread, without threads of torch: the bits do not depend on `threads` (None is one per
+    processor; a GPU has one) or `chunk`.
     """
 
     name = "torch"
@@ -35,7 +34,7 @@ class TorchEngine(ThreadedEngine):
     ) -> None:
         super().__init__(*data, **options)
         target = _find_device(device)
-        module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
+        module, self._l2 = self._module_of(model)
         self.dimension = sum(p.numel() for p in parameters_of(module))
         self._new_worker = partial(_Worker, module, self._learning_rate, self._l2, target)
         self._own = threading.local()
@@ -136,10 +135,7 @@ def _exact(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _single_threaded_pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads in which torch uses one thread.
-
-    New threads inherit the default of torch; the order here does not change the caller and later threads.
-    """
+    """Return a pool of threads in which torch uses one thread, without an effect on other threads."""
 
     def single() -> None:
         torch.get_num_threads()  # inherit the default now; later it would undo the next line

@@ -25,8 +25,7 @@ def available() -> bool:
 class FusedEngine(ThreadedEngine):
     """Local updates of many devices on a few processor cores; see `airfed.learning.engine.ThreadedEngine`.
 
-    Results do not depend on `threads` or `chunk`. Parameters or images that are not finite give an update that is not
-    finite. Implements [Yan23, (3)-(5)].
+    Parameters or images that are not finite give an update that is not finite. Implements [Yan23, (3)-(5)].
     """
 
     name = "fused"
