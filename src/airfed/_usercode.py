@@ -117,10 +117,7 @@ class Opened:
             return self.function(*args, **settings)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the callable's name, its module, and the modules that it imports from its folder.
-
-        Imports within functions count, except in a package without __init__.py; installed packages do not.
-        """
+        """Return the SHA-256 of the callable's name, its module, and the modules that it imports from its folder."""
         finder = modulefinder.ModuleFinder([str(self._folder)])
         with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # no folder, or no __init__.py
             finder.import_hook(self._code.module)

@@ -1,7 +1,6 @@
 """The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
-It is a sweep over the policy and the seed: finished runs are not repeated, interrupted runs are resumed.
-`DIR/benchmark.toml` is the scenario of the directory.
+It is a sweep over the policy and the seed. `DIR/benchmark.toml` is the scenario of the directory.
 """
 
 from __future__ import annotations

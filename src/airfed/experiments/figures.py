@@ -398,10 +398,7 @@ def mean_bands(values: Floats) -> tuple[Floats, Floats]:
 
 
 def paired_differences(values: Floats, reference: int) -> tuple[Floats, Floats]:
-    """Return mean differences from the reference, seed by seed, and half-widths of their 95% intervals.
-
-    Effects of a seed on all curves cancel, so these intervals are narrower than those of the means.
-    """
+    """Return mean differences from the reference, seed by seed, and half-widths of their 95% intervals."""
     return mean_bands(values - values[reference])
 
 

@@ -50,10 +50,7 @@ def with_trainings(found: Frontier, records: Sequence[Record]) -> Frontier:
 
 
 def plot_frontier(axes: Axes, found: Frontier, budget: str) -> None:
-    """Draw the plan's expected accuracy over a budget, with its interval, and shade what no linear method can exceed.
-
-    Without a surrogate, draw the plan's noise share, and shade what no linear method can fall below.
-    """
+    """Draw the plan's expected accuracy (or its noise) over a budget, and shade what no linear method reaches."""
     column, (label, unit) = partial(found.column, budget), found.axis(budget)
     x, by_accuracy = unit * column("value"), found.by_accuracy
     limit, reached = (

@@ -74,13 +74,8 @@ def run(
     with the reason, and run again by the next call. A point whose process dies is run once more in a process of its
     own after the others; if that process dies too, the point has failed.
 
-    Args:
-        points: to run; points with the same key are run once.
-        out: directory of `runs/` and `records/`.
-        jobs: number of parallel runs; with more than one, each has one thread.
-        backend, address: "loky" (processes of this machine), or a Ray or Dask cluster (by default on this machine).
-        console, title: of the progress bar (Ray returns all results at once, so there it shows the end only).
-        stop: polled twice a second; True stops every point after its round, with a checkpoint.
+    With several `jobs`, each run has one thread. `backend` is "loky" (processes of this machine), or a Ray or Dask
+    cluster (by default on this machine). `stop` is polled twice a second; True stops every point with a checkpoint.
     """
     if points:
         check_backend(backend, address)
@@ -200,10 +195,7 @@ def _run_all(tasks: Sequence[Job], dispatch: Callable[..., None], stop: Callable
 
 
 def _dispatch(tasks: Sequence[Job], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
-    """Call `run_point` on the tasks, `jobs` at a time, and yield their keys as they end.
-
-    With `apart` even a single task has a worker process, so that its crash does not end this process.
-    """
+    """Call `run_point` on the tasks, `jobs` at a time, and yield their keys; with `apart` never in this process."""
     import joblib
 
     with _interrupts_kept_from_workers(), _cluster(backend, address, jobs, apart=apart) as name:
@@ -218,11 +210,7 @@ def _dispatch(tasks: Sequence[Job], *, jobs: int, backend: Backend, address: str
 
 @contextmanager
 def _interrupts_kept_from_workers() -> Iterator[None]:
-    """Block SIGINT in worker processes, because a terminal sends Ctrl-C to all processes.
-
-    A child process inherits the signal mask of the thread that starts it. This process still gets the signal in the
-    thread that polls `stop`; the worker processes see the stop file.
-    """
+    """Block SIGINT in worker processes, which inherit this thread's mask: a terminal sends Ctrl-C to all processes."""
     resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -280,11 +280,9 @@ class _Asked(NamedTuple):
 class NodeRegistry:
     """The connected nodes by device index.
 
-    Every node is asked once for its device index, and again only if a device is missing and `retry_after` has passed. A
-    round with all its devices does not wait. If a device is missing, a round waits for nodes that have not answered
-    yet, but in total at most `answer_timeout` in every `retry_after`.
-
-    Times are in s; `clock` is the module `time` except in tests.
+    Every node is asked once for its device index, and again only if a device is missing and `retry_after` [s] have
+    passed. If a device is missing, a round waits for nodes that have not answered yet, but in total at most
+    `answer_timeout` [s] in every `retry_after`. `clock` is the module `time` except in tests.
     """
 
     def __init__(

@@ -123,13 +123,9 @@ def _network(model: Model, data: Dataset, device: str, seed: int) -> tuple[Netwo
 class ImageEngine:
     """What the engines for images share; raises ValueError if the arguments are inconsistent.
 
-    Args:
-        images, labels: of all devices, float32 (n, c, h, w) and int64 (n,), from 0.
-        shards: image indices of each device, (N, D).
-        learning_rate: τ.
-        batch_size: images per local step; None is the full batch.
-        seed: seed of the mini-batches and of the initial values of a user's model.
-        chunk: devices per yielded chunk, which bounds the memory.
+    Images and labels of all devices are float32 (n, c, h, w) and int64 (n,); `shards` are the image indices of each
+    device, (N, D). `batch_size` None is the full batch, `seed` that of the mini-batches and of the initial values of a
+    user's model, and `chunk` the devices per yielded chunk, which bounds the memory.
     """
 
     dimension: int

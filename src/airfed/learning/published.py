@@ -1,7 +1,6 @@
 """Published data sets: readers of IDX and CIFAR-10 files, checksums, and download.
 
-The size in a header is compared with the file before allocation, and decompression stops one byte after it. Every file
-of a data set is verified by its SHA-256; an archive is verified before it is unpacked.
+Sizes are checked before allocation, and every file of a data set is verified by its SHA-256.
 """
 
 from __future__ import annotations

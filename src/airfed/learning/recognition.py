@@ -1,8 +1,4 @@
-"""Recognise a torch module that is equivalent to a built-in `Network`, so that the fused engine can train it.
-
-The trace of the module (torch.fx) must have no operations but those of a `Network`, and its parameters the shapes of
-one. Then both must give the same logits and gradients on random images.
-"""
+"""Recognise a torch module that is equivalent to a built-in `Network`: the same operations, shapes and values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reference engine: local training in plain PyTorch, slow and simple, the oracle of the fast engines.
-
-It follows [Yan23, (3)-(5)] line by line. In float64 it is also an oracle for rounding.
-"""
+"""Reference engine: [Yan23, (3)-(5)] line by line in plain PyTorch, slow and simple, the oracle of the fast engines."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from airfed.learning.models import Model, fresh, one_thread, parameters_of, unfl
 
 
 class ReferenceEngine(ImageEngine):
-    """Sequential training, device by device and step by step; see `airfed.learning.engine.ImageEngine`.
-
-    All computations are in `dtype`, torch.float32 or torch.float64; updates are float32.
-    """
+    """Sequential training in `dtype`, device by device and step by step; see `airfed.learning.engine.ImageEngine`."""
 
     name = "reference"
 

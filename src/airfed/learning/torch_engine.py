@@ -60,8 +60,7 @@ class TorchEngine(ThreadedEngine):
 class _Worker:
     """A copy of the model whose parameters and gradients are views into two flat vectors.
 
-    A local step then needs three vector operations besides forward and backward, for any number of tensors. Each device
-    trains on a fresh copy of this copy, which is never called itself: state of another device cannot leak.
+    Each device trains on a fresh copy of this copy, which is never called itself: state of a device cannot leak.
     """
 
     def __init__(self, module: nn.Module, learning_rate: float, l2: float, device: torch.device) -> None:

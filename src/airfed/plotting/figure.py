@@ -381,10 +381,7 @@ def plain(text: str) -> str:
 
 
 def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
-    """Return a chart of a height in pixels as SVG for a page, with text, the page's colours and values on hover.
-
-    The title is for screen readers; `salt` makes the ids of the chart differ from those of the page's other charts.
-    """
+    """Return a chart as SVG for a page, with its colours and values on hover; `salt` makes its ids unique."""
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
         figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")
         axes = figure.subplots()

@@ -30,10 +30,7 @@ MOST_POINTS: Final = 240  # points of a line over the rounds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """A named line of a chart: the mean over `seeds`, `spread` being half the width of its 95% band.
-
-    The legend omits a line that is not `listed`.
-    """
+    """A line of a chart, in its legend if `listed`: the mean over `seeds`; `spread` is half the width of its 95% band."""
 
     name: str
     colour: str
@@ -131,10 +128,7 @@ def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Pla
 
 
 def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
-    """Return the objective of the best plans over the number of rounds: the expected accuracy, or the bound.
-
-    They are weighted if the plan's policy is, and aligned otherwise.
-    """
+    """Return the objective of the best plans, weighted if the plan's policy is, over the number of rounds."""
     policy = "weighted" if plan.policy == "weighted" else "optimal"
     if plan.objective == "accuracy" and surrogate is not None:
         return accuracy_curve(plan.problem, surrogate, plan.rounds, policy)
@@ -175,10 +169,7 @@ def round_by_round(plan: Plan) -> bool:
 
 
 def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
-    """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all inactive.
-
-    Rows are sorted by the number of rounds in which a device is scheduled, the largest first, then by its index.
-    """
+    """Return mean power/peak power over `tall` devices, most often scheduled first, and `wide` rounds; NaN: none."""
     peak = plan.problem.fleet.peak_power
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
@@ -196,9 +187,8 @@ def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
 def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Floats]]:
     """Return at most `most` numbers of rounds, from 0 to I, and the remaining share of each budget after each.
 
-    Privacy is Σμ_i² over the rounds in which a device is scheduled. It is included only if its budget covers the
-    training, and batteries only if devices have them: the smallest remaining share and the median over the devices
-    that are ever scheduled. A share is negative only where a plan breaks the limit.
+    Privacy (Σμ_i²) is included only if its budget covers the training, and batteries only if devices have them: the
+    smallest remaining share and the median over the devices that are ever scheduled.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
     rounds = thin(plan.rounds + 1, most=most)
@@ -294,8 +284,7 @@ def metric_title(runs: Sequence[Run], metric: str) -> str:
 def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
     """Return a metric of each group of runs: accuracy and loss over the local steps, ε and power over the rounds.
 
-    Accuracy and loss are means over the seeds with their 95% intervals. ε and power are those of the first seed, from
-    the ledger, with the planned power as a dotted line. Groups without a value are omitted.
+    Accuracy and loss are means over the seeds with 95% intervals; ε and power are those of the first seed's ledger.
     """
     grouped = groups(runs)
     styles = colours.line_styles({label: group[0].scenario.policy.name for label, group in grouped.items()})

@@ -174,10 +174,7 @@ def converse_sentence(plan: Plan) -> str:
 
 
 def exposure_sentence(plan: Plan) -> str:
-    """Return the most exposed device, the range of ε over devices, and the number never scheduled.
-
-    It is "" if all rounds are alike and the devices aligned.
-    """
+    """Return the most exposed device, the range of ε over devices, and the number never scheduled; "" if alike."""
     spread = "" if plan.equal_mu else f"{epsilon_spread(epsilon_range(plan.device_mu, plan.problem.budget.delta))}."
     if plan.constant:
         return spread
@@ -208,10 +205,7 @@ def step_size_sentence(plan: Plan) -> str:
 
 
 def noise_warning(plan: Plan) -> str:
-    """Return a warning if the noise on the mean update of a round exceeds 100 clipping norms, otherwise "".
-
-    In docs/baselines.md, noise of 29 to 43 clipping norms left the accuracy at chance level.
-    """
+    """Return a warning if the noise on a round's mean update exceeds 100 clipping norms (docs/baselines.md), or ""."""
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
     if ratio <= 100 or plan.sequence.signal(0).clip_factor != 1:
         return ""

@@ -30,7 +30,6 @@ class LedgerRecorder:
     """The recorder of a plan without a scenario: it keeps only a ledger, in a file.
 
     Every training that was charged to the file counts towards the plan's budget, including those of other processes.
-    `privacy` is that of the noise source: "secure" or "simulated".
     """
 
     def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:
@@ -59,10 +58,7 @@ class LedgerRecorder:
 
 
 def participation_mask(plan: Plan, index: int) -> ParticipationMask | None:
-    """Return the devices charged for a round, with their shares of its μ; None for all devices of the ledger.
-
-    That is, if all rounds are equal and the devices aligned.
-    """
+    """Return the devices charged for a round, with their shares of its μ; None: always all devices, alike."""
     return None if plan.constant and plan.equal_mu else plan.sequence.mask(index)
 
 
@@ -186,10 +182,7 @@ def check_shared_ledger(shared_ledger: Ledger, ledger: Ledger, run: str) -> None
 
 
 class Batteries:
-    """The energy that each device has spent of its battery, according to a ledger of a plan's rounds.
-
-    A round counts as often as it was charged, each time with the planned power of the device.
-    """
+    """The energy that each device has spent of its battery: the planned power of each charge in a plan's ledger."""
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
         self._plan, self._ledger = plan, ledger

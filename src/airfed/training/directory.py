@@ -308,8 +308,7 @@ class RunDirectory:
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
     """Return up to `most` run directories, at most `depth` levels below a folder, sorted by path.
 
-    Hidden directories and links are not followed. A directory that cannot be listed is returned as well: it may contain
-    a run. If the folder itself cannot be listed, OSError is raised.
+    Hidden directories and links are not followed. A directory that cannot be listed is returned as well.
     """
     found: list[Path] = []
 

@@ -70,8 +70,7 @@ class ProcessGroup:
 class TorchProcessGroup(ProcessGroup):
     """The processes that torchrun has started.
 
-    A process waits for another as long as that one is alive, however long it computes. If one does not start, or sends
-    no heartbeat for `process_timeout` seconds, every call raises LostProcess.
+    If one does not start, or sends no heartbeat for `process_timeout` seconds, every call raises LostProcess.
     """
 
     def __init__(self, process_timeout: float) -> None:
@@ -186,9 +185,8 @@ class TorchProcessGroup(ProcessGroup):
 class Heartbeat:
     """Counts up a key of the store for this process from `start` on, and detects processes that stop counting.
 
-    A thread counts, so a process that computes for hours is alive. A process that is stopped, or cut off from the
-    store, is not. Missed beats are counted instead of seconds: if all processes sleep and wake together, none is lost.
-    Nothing else uses the connection to the store, since a call hangs when the connection is cut.
+    A thread counts, so a process that computes for hours is alive. Missed beats are counted instead of seconds: if all
+    processes sleep and wake together, none is lost. Nothing else uses the connection: a call hangs when it is cut.
     """
 
     def __init__(self, store: Any, rank: int, size: int, process_timeout: float) -> None:

@@ -27,10 +27,7 @@ _LIMITS: Final = {
 
 
 def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | None = None) -> list[str]:
-    """Return up to three hints, the most important first, from the records of the rounds (metrics.jsonl).
-
-    There are none after a successful training. `classes` is the number of classes in the data, if any.
-    """
+    """Return up to three hints, the most important first, from the records of rounds; none after a good training."""
 
     def values(name: str) -> list[float]:
         return [record[name] for record in rounds if record.get(name) is not None]

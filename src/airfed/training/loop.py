@@ -169,8 +169,7 @@ def receive(
 ) -> Round:
     """Add the receiver's noise, recover the mean update, update the model, and return the finished round.
 
-    The digest of the exact sum is part of the noise key: two different signals never get the same noise. The next
-    clipping norm depends only on the received clipping indicators, noise included.
+    The digest of the exact sum is part of the noise key: two different signals never get the same noise.
     """
     learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()

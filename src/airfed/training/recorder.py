@@ -40,13 +40,8 @@ class RunRecorder:
     A private record contains digests of the data, of the probe update and of each exact sum only as HMACs. Their key is
     deleted when the run ends: whoever knows all data but one record could otherwise test guesses at it.
 
-    Args:
-        setup: the plan and everything needed to train it.
-        directory: the run directory. RunError is raised if its run has another scenario, data or model, LedgerError if
-            a file that the ledger knows is missing or changed.
-        ledger: the ledger of the run to resume (`verified_ledger`); None starts a run.
-        remote: the framework that trains the devices, if not this process.
-        on_round: called with each round's record.
+    `ledger` is that of the run to resume; None starts a run. `remote` is the framework that trains the devices, if not
+    this process. Raises RunError if the directory's run has another scenario, data or model.
     """
 
     def __init__(
