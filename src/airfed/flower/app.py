@@ -128,7 +128,8 @@ def client_app(scenario: str | Path) -> ClientApp:
 def server_app(scenario: str | Path) -> ServerApp:
     """Return the ServerApp of a scenario file, which plans, trains, and writes a run directory as `airfed run` does.
 
-    Its run configuration: `out`, `resume`, `round-timeout` [s] and `wait-for-devices` [s], as in docs/deploy.md.
+    Its run configuration: `out` is the run directory, `resume` resumes an interrupted run, `round-timeout` [s] limits
+    the wait for replies in a round, and `wait-for-devices` [s] the wait for devices before the first round.
     """
     app = ServerApp()
 

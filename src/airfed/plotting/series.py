@@ -30,7 +30,7 @@ MOST_POINTS: Final = 240  # points of a line over the rounds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """A line of a chart, in its legend if `listed`: the mean over `seeds`; `spread` is half the width of its 95% band."""
+    """A line of a chart, in its legend if `listed`: the mean over `seeds`; `spread` is half of its 95% band."""
 
     name: str
     colour: str
