@@ -13,9 +13,9 @@ from airfed.cli import main
 from airfed.experiments import frontier as maps
 from airfed.keys import ScenarioError
 from airfed.planning import converse
-from airfed.plotting import frontier as numbers
+from airfed.plotting import series as numbers
 from airfed.plotting.figure import Figure
-from airfed.plotting.frontier import EPSILON, EPSILONS, POWER
+from airfed.plotting.series import EPSILON, EPSILONS, POWER
 
 PRIVATE = {"fleet.num_devices": 60, "link.noise_std": 0.1}
 

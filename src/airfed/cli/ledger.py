@@ -1,4 +1,4 @@
-"""airfed ledger and audit: the privacy that a run has spent, and attacks on its claim."""
+"""airfed ledger, audit and report: the privacy that a run has spent, attacks on its claim, and its page."""
 
 from __future__ import annotations
 
@@ -303,3 +303,40 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
     failure = f"fail: {count(failed, 'check')} failed{elsewhere}"
     verdict, colour = (failure, "red") if failed else ("pass: no attack breaks the claim", "green")
     console.print(f"\n[bold {colour}]{verdict}[/bold {colour}] ({summary['seconds']:.1f} s)")
+
+
+def report(
+    directories: Annotated[
+        list[Path], Parameter(help="Run directories, or folders that contain some, such as a sweep's.", negative="")
+    ],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
+    json: Json = False,
+) -> int:
+    from airfed.report import ReportError, read_run, write_report
+
+    runs, skipped = [], []
+    for directory in dict.fromkeys(run for given in directories for run in _runs_in(given)):
+        try:
+            runs.append(read_run(directory))
+        except ReportError as error:
+            skipped.append(str(error))
+    if not runs:
+        raise ReportError(skipped[0] if skipped else "Give at least one run directory.")
+    for sentence in skipped:
+        output.say(f"airfed: skipped: {sentence}", file=sys.stderr)
+    write_report(runs, out)
+    summary = {"written": str(out), "runs": len(runs), "skipped": skipped}
+    if json:
+        output.print_json(summary)
+    else:
+        output.say(f"written: {out} ({count(len(runs), 'run')})")
+    return 0
+
+
+def _runs_in(given: Path) -> list[Path]:
+    """Return the directory if it is a run or contains none, otherwise the runs up to three folders below it."""
+    from airfed.training.directory import RunDirectory, runs_below
+
+    return [given] if RunDirectory(given).exists else runs_below(given) or [given]

@@ -1,4 +1,4 @@
-"""airfed plan, compare and new: no training, and torch only for a model of the user's own."""
+"""airfed plan, compare, new and explore: no training, and torch only for a model of the user's own."""
 
 from __future__ import annotations
 
@@ -231,3 +231,20 @@ def _sensitivities(loaded: Scenario, found: Plan) -> Sensitivities | None:
 def with_policy(loaded: Scenario, name: str | None) -> Scenario:
     """Return the scenario with the named policy, if one is given."""
     return loaded if name is None else loaded.vary({"policy.name": name})
+
+
+def explore(
+    file: Annotated[Path | None, Parameter(help="The scenario to start from (default: that of airfed new).")] = None,
+    /,
+    *,
+    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.", converter=whole_number)] = 8080,
+    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
+    runs: Annotated[Path, Parameter(help="A folder of run directories to show.")] = Path("runs"),
+    browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
+) -> None:
+    from airfed.explorer import design
+
+    start = design.Design() if file is None else design.from_scenario(scenario.load(file))
+    from airfed.explorer.server import serve
+
+    serve(start, host=host, port=port, runs=runs, open_browser=browser)

@@ -17,7 +17,7 @@ from airfed.experiments.results import Record, data_frame, write_files
 from airfed.keys import ScenarioError
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
-from airfed.plotting.frontier import EPSILON, EPSILONS, POWER, Frontier, frontier
+from airfed.plotting.series import EPSILON, EPSILONS, POWER, Frontier, frontier
 from airfed.scenario import Scenario
 from airfed.text.output import exported
 from airfed.text.phrases import count, number, privacy_terms

@@ -15,7 +15,7 @@ from airfed.explorer.view import Card
 from airfed.planning import Plan
 from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
-from airfed.plotting.frontier import EPSILON, POWER, Frontier, frontier
+from airfed.plotting.series import EPSILON, POWER, Frontier, frontier
 from airfed.problem import InfeasibleError
 from airfed.text.phrases import LIMITS, TERMS, above, binding_text, devices_text, number
 from airfed.text.tables import sensitivity_sentences
