@@ -32,7 +32,7 @@ from airfed.planning.exact import CandidateSpace
 from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.series import Curve, Expectation, Floats, Series
-from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number, span
+from airfed.text.phrases import BOUND, LIMITS, TERMS, count, number, span
 from airfed.training.run import Run
 
 __all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "check_name", "encoded", "mpl", "note_outside", "plain", "save"]
@@ -316,7 +316,7 @@ def plot_comparison(axes: Axes, plans: Mapping[str, Plan]) -> None:
     shown = left <= _MOST_TIMES * np.quantile(left, 0.5, method="lower")
     edge = 1.42 * float(left[shown].max())
     for row, plan in enumerate(plans.values()):
-        text = f" {devices_text(plan)} devices, {count(plan.rounds, 'round')}"
+        text = f" {span(plan.sizes)} devices, {count(plan.rounds, 'round')}"
         look: dict[str, Any] = {"va": "center", "fontsize": 7}
         if not shown[row]:
             text = f"{text}; bound {number(float(left[row]), 4)}, outside the axis "

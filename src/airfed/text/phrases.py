@@ -82,7 +82,7 @@ def schedule_sentence(plan: Plan) -> str:
     each = "" if plan.constant else " per round"
     steps = span(plan.local_steps, "-")
     return (
-        f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, "
+        f"Schedule {span(plan.sizes)} of {plan.problem.fleet.num_devices} devices{each}, "
         f"{count(plan.rounds, 'round')} of {steps} local {'step' if steps == '1' else 'steps'}; {limit}."
     )
 
@@ -138,11 +138,6 @@ def energy_sentence(plan: Plan) -> str:
     device = plan.sequence.device_power(plan.rounds).max() / plan.problem.link.bandwidth
     most, device, total = (number(joules) for joules in (plan.energy.max(), device, plan.energy_total))
     return f"Energy: at most {most} J per device and round, {device} J per device; {total} J in all."
-
-
-def devices_text(plan: Plan, to: str = " to ") -> str:
-    """Return the number of scheduled devices per round: "40", or "35 to 49" where rounds differ."""
-    return span(plan.sizes, to)
 
 
 def antennas_sentence(plan: Plan) -> str:
@@ -394,7 +389,5 @@ def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | Non
                 f"clip_norm of {math.ceil(median(largest) / unit) * unit:g} raises the SNR at equal power and privacy."
             )
         else:
-            found.append(
-                f"{snr}: a larger {_EASED[plan.binding]}, the binding limit, or a smaller model would help."
-            )
+            found.append(f"{snr}: a larger {_EASED[plan.binding]}, the binding limit, or a smaller model would help.")
     return found[:MOST_HINTS]

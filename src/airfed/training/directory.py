@@ -208,15 +208,8 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock this run against other processes; create its directory, and remove it again if it stays empty."""
-        with ExitStack() as stack:
-            new = not self.path.exists()
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(self.file(".lock")))
-            except BlockingIOError:
-                raise RunError(f"Another process is running in {self.path}.") from None
-            except OSError as error:
-                raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+        new = not self.path.exists()
+        with locked_folder(self.path, f"Another process is running in {self.path}."):
             for part in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # of interrupted writes
                 part.unlink(missing_ok=True)
             try:
@@ -303,6 +296,20 @@ class RunDirectory:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise RunError(f"Cannot read {file}: {error.strerror}.") from None
+
+
+@contextmanager
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Create a folder, and hold its lock; raise RunError with the sentence `busy` if another process holds it."""
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / ".lock"))
+        except BlockingIOError:
+            raise RunError(busy) from None
+        except OSError as error:
+            raise RunError(f"Cannot write to {folder}: {error.strerror}. Choose another --out.") from None
+        yield
 
 
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:

@@ -377,7 +377,7 @@ class SharedNoise:
         return self._group.broadcast(self._source.draw(round_index, dimension, noise_std, transmission=transmission))
 
 
-class SharedRecorder:
+class SharedRecorder(Recorder):
     """The recorder of rank 0; the other processes wait for each charge, and stop if rank 0 fails."""
 
     def __init__(self, recorder: Recorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> None:

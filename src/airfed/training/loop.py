@@ -49,8 +49,8 @@ class MultipleAccessChannel(Protocol):
         """Return an empty superposition of round `index`, with ϖ_i of adaptive clipping."""
 
 
-class Recorder(Protocol):
-    """Records the rounds of a training."""
+class Recorder:
+    """Records the rounds of a training; this base class records nothing."""
 
     def charge(self, index: int) -> None:
         """Charge a round before it is transmitted and flush the charge, or raise BudgetExhausted."""
@@ -60,23 +60,14 @@ class Recorder(Protocol):
 
         Return a name that distinguishes the noise of this transmission from that of the same signal elsewhere, or "".
         """
+        return ""
 
     def settle(self, done: Round) -> None:
         """Record the transmitted power and the metrics of a round."""
 
 
-class NoRecorder:
-    """A recorder that records nothing, for audits and pilot runs."""
-
-    def charge(self, index: int) -> None:
-        """Charge nothing."""
-
-    def settle(self, done: Round) -> None:
-        """Write nothing."""
-
-    def send(self, index: int, signal: str) -> str:
-        """Write nothing."""
-        return ""
+class NoRecorder(Recorder):
+    """Records nothing, for audits and pilot runs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
