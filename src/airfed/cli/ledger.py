@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.cli.plan import Json, SeedOption, TableFormat, whole_number
+from airfed.cli.plan import Json, SeedOption, TableFormat, whole
 from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, SHARED_NOISE, count, measured_noise, privacy_terms
 from airfed.text.tables import plain_table
@@ -67,11 +67,7 @@ def audit(
     /,
     *,
     trials: Annotated[
-        int | None,
-        Parameter(
-            help="Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end).",
-            converter=whole_number,
-        ),
+        int | None, whole("Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end).")
     ] = None,
     seed: SeedOption = None,
     against: Annotated[

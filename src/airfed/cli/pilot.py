@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
@@ -54,12 +54,8 @@ def pilot(
     data: Annotated[
         str | None, Parameter(help="Proxy data to train on (default: the scenario's data set, for simulations only).")
     ] = None,
-    images: Annotated[
-        int | None, Parameter(help="Images per device (default: as in the scenario).", converter=whole_number)
-    ] = None,
-    devices: Annotated[
-        int | None, Parameter(help="Devices in a pilot run (default: 20 or more).", converter=whole_number)
-    ] = None,
+    images: Annotated[int | None, whole("Images per device (default: as in the scenario).")] = None,
+    devices: Annotated[int | None, whole("Devices in a pilot run (default: 20 or more).")] = None,
     rounds: Annotated[
         tuple[int, ...], _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
     ] = (),

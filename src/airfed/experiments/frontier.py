@@ -17,13 +17,11 @@ from airfed.experiments.results import Record, data_frame, write_files
 from airfed.keys import ScenarioError
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
-from airfed.plotting.series import EPSILON, EPSILONS, POWER, Frontier, frontier
+from airfed.plotting.series import EPSILON, EPSILONS, POWER, Frontier
 from airfed.scenario import Scenario
 from airfed.text.output import exported
 from airfed.text.phrases import count, number, privacy_terms
 from airfed.text.tables import plain_table
-
-__all__ = ["check_points", "frontier", "plot_frontier", "remarks", "table", "with_trainings", "write"]
 
 _CHECKED: Final = EPSILONS[:9:2]  # 0.5, 1, 2, 4, 8
 

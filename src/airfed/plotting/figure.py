@@ -332,11 +332,10 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
     return _sheet({"": partial(plot_comparison, plans=plans)}, height=0.27 * len(plans) + 0.9, mosaic=["a"])
 
 
-def note_outside(axes: Axes, values: Sequence[str], *, x: float = 0.98, y: float = 0.97) -> None:
+def note_outside(axes: Axes, values: Sequence[str], *, y: float = 0.97) -> None:
     """Write which values are outside the axis, inside the axes."""
     text = plain("\n".join(f"{value}, outside the axis" for value in values))
-    look: dict[str, Any] = {"ha": "right" if x > 0.5 else "left", "va": "top" if y > 0.5 else "bottom"}
-    axes.text(x, y, text, transform=axes.transAxes, fontsize="small", **look)
+    axes.text(0.98, y, text, transform=axes.transAxes, fontsize="small", ha="right", va="top" if y > 0.5 else "bottom")
 
 
 def _sheet(panels: Mapping[str, Draw], *, height: float, mosaic: Sequence[str] = ("ab",)) -> Figure:
