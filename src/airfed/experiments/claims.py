@@ -1,7 +1,6 @@
 """The claims of Section V, tested on the final results of every point.
 
-A claim is a difference that should be positive. It passes if the 95% interval of that difference, paired by seed
-(Student's t), lies above zero.
+A claim passes if the 95% interval of a difference, paired by seed (Student's t), lies above zero.
 """
 
 from __future__ import annotations

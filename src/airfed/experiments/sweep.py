@@ -1,7 +1,6 @@
 """Run many points in parallel, resumable and isolated from each other's failures: sweeps, benchmarks, pilot runs.
 
-Worker processes report through files only: the run directory and the record of each point. So a sweep survives an
-interruption, and a cluster whose workers share the file system can run the same points.
+Worker processes report through files only, so a sweep survives an interruption, and a cluster can share the files.
 """
 
 from __future__ import annotations

@@ -143,10 +143,7 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
 
 
 def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
-    """Raise LedgerError if a round, an ε or a power in the metrics of a run differs from its ledger.
-
-    With adaptive clipping, ϖ of each round must follow from the round before.
-    """
+    """Raise LedgerError if an ε, a power or an adaptive ϖ in the metrics of a run does not follow from its ledger."""
     file, planned, sent = ledger.path.with_name("metrics.jsonl"), 0.0, 0.0
     adaptive, first, following = ledger.header.get("adaptive_clipping"), math.nan, math.nan
     for record in rounds:

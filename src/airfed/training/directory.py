@@ -1,9 +1,7 @@
-"""The run directory: the files of a run, from which it can be resumed after any interruption.
+"""The run directory: the files of a run (docs/formats.md), from which it can be resumed after any interruption.
 
-A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
-`metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors`, `checkpoints/` and, until a run with a private record
-ends, `secret.key`. Every file is either appended to line by line and flushed, or replaced atomically. No pickle is ever
-read. This module writes the files and checks each on its own; `airfed.training.run` checks them together.
+Every file is either appended to line by line and flushed, or replaced atomically. No pickle is ever read. This module
+writes the files and checks each on its own; `airfed.training.run` checks them together.
 """
 
 from __future__ import annotations
@@ -114,10 +112,7 @@ class RunDirectory:
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
     ) -> Ledger:
-        """Create the first files, and return the ledger, whose header contains the digests of the others.
-
-        `run.json` is written last: it marks the directory as a run.
-        """
+        """Create the first files, `run.json` last, and return the ledger, whose header has digests of the others."""
         run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
         write_atomic(self.file("scenario.toml"), scenario)

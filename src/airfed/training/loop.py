@@ -97,17 +97,9 @@ def federated_averaging(
 ) -> Iterator[Round]:
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
-    Args:
-        plan: devices K, amplitude θ_i, local steps E_i and clipping norm ϖ_i of each round; step size τ, noise σ.
-        aircomp: the channel on which the updates superpose.
-        trainer: trains the devices.
-        noise: draws the receiver's noise r^i.
-        recorder: charges and settles rounds; by default nothing is recorded.
-        parameters: the model m^i at the start.
-        clip_norm: ϖ_i at the start, with adaptive clipping; by default that of the plan.
-        first_round: the first round i, counted from 0.
-        stop: called between chunks of devices; True raises `Stopped`.
-        merge: adds the superpositions of other processes to this one.
+    The updates that the trainer yields superpose in `aircomp`; `noise` is the receiver's r^i. `parameters` and
+    `clip_norm` are the model m^i and, with adaptive clipping, ϖ_i at the start. `stop` is called between chunks of
+    devices; True raises `Stopped`. `merge` adds the superpositions of other processes.
 
     Raises BudgetExhausted before a round that exceeds a budget, NoiseFault if the noise does not have the planned
     variance, and Diverged if no update of a round is finite, or the model is not.

@@ -628,8 +628,7 @@ def run(
 ) -> None:
     """Everything a thread calls: `steps` local steps of one device, or (steps = 0) an evaluation.
 
-    update = Σ_e ∇L(w_e) over the local steps, w ← w − τ ∇L(w), each on the `batch` images that
-    indices[e·indices_step :] names.
+    update = Σ_e ∇L(w_e), w ← w − τ ∇L(w), each on the `batch` images that indices[e·indices_step :] names.
     """
     if steps == 0:
         _evaluate(table, parameters, (images, labels, floats, integers), indices, batch, result)
