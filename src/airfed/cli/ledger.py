@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -204,9 +205,24 @@ def _basis(summary: dict[str, Any]) -> str:
 
 def _per_device(ledger: Ledger, plan: Plan | None = None) -> dict[str, Any]:
     """Return {"per_device": …}, with batteries if a plan has them; {} if all devices are charged alike."""
+    from airfed.privacy import gaussian_epsilon
+    from airfed.training.charging import Batteries
+
     if ledger.num_devices is None:
         return {}
-    return {"per_device": {"number": ledger.num_devices, "epsilon": _epsilon(ledger)} | _battery(ledger, plan)}
+    mus, delta = ledger.device_mus(), ledger.header["delta"]  # ε grows with μ
+    epsilon: dict[str, Any] = {"never": int(np.sum(mus == 0))}
+    epsilon |= {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
+    epsilon |= {"most_exposed": int(np.argmax(mus))}
+    epsilon |= {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
+    found = {"number": ledger.num_devices, "epsilon": epsilon}
+    used = None if plan is None else Batteries(plan, ledger).used
+    if used is not None:
+        order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
+        emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
+        listed = {"each": used.tolist()} if used.size <= _LISTED else {}
+        found["battery"] = {**_distribution(used), "emptiest": emptiest, **listed}
+    return {"per_device": found}
 
 
 def _print_devices(console: Console, summary: dict[str, Any]) -> None:
@@ -224,28 +240,6 @@ def _print_devices(console: Console, summary: dict[str, Any]) -> None:
     if battery is not None:
         rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
         console.print(f"batteries used most, by device: {', '.join(rows)}")
-
-
-def _epsilon(ledger: Ledger) -> dict[str, Any]:
-    """Return the distribution of ε over devices, by the quantiles of μ, with which ε grows."""
-    from airfed.privacy import gaussian_epsilon
-
-    mus, delta = ledger.device_mus(), ledger.header["delta"]
-    quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
-    listed = {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
-    return {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus)), **listed}
-
-
-def _battery(ledger: Ledger, plan: Plan | None) -> dict[str, Any]:
-    """Return the distribution of the used share of the batteries, if there are batteries."""
-    from airfed.training.charging import Batteries
-
-    if plan is None or (used := Batteries(plan, ledger).used) is None:
-        return {}
-    order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
-    emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
-    listed = {"each": used.tolist()} if used.size <= _LISTED else {}
-    return {"battery": {**_distribution(used), "emptiest": emptiest, **listed}}
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
@@ -311,9 +305,11 @@ def report(
     json: Json = False,
 ) -> int:
     from airfed.report import ReportError, read_run, write_report
+    from airfed.training.directory import RunDirectory, runs_below
 
+    found = [[given] if RunDirectory(given).exists else runs_below(given) or [given] for given in directories]
     runs, skipped = [], []
-    for directory in dict.fromkeys(run for given in directories for run in _runs_in(given)):
+    for directory in dict.fromkeys(chain.from_iterable(found)):
         try:
             runs.append(read_run(directory))
         except ReportError as error:
@@ -329,10 +325,3 @@ def report(
     else:
         output.say(f"written: {out} ({count(len(runs), 'run')})")
     return 0
-
-
-def _runs_in(given: Path) -> list[Path]:
-    """Return the directory if it is a run or contains none, otherwise the runs up to three folders below it."""
-    from airfed.training.directory import RunDirectory, runs_below
-
-    return [given] if RunDirectory(given).exists else runs_below(given) or [given]

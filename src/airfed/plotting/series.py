@@ -87,12 +87,6 @@ def thin(size: int, *, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.intp))
 
 
-def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Integers:
-    """Return at most `most` numbers of rounds, evenly spread on a logarithmic scale, and the chosen one."""
-    spread = np.geomspace(1, total_steps, min(total_steps, most)).round().astype(np.int64)
-    return np.unique(np.append(spread, chosen))
-
-
 def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
     """Return the finite positive range of values, widened by factors."""
     values = np.asarray(values, dtype=np.float64)
@@ -121,8 +115,10 @@ def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int, policy: 
 
 
 def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Plan]:
-    plans, reason = [], ""
-    for rounds in shown_rounds(problem.learning.total_steps, chosen, most).tolist():
+    """Return the plans of at most `most` numbers of rounds, spread on a logarithmic scale, and the chosen one."""
+    plans, reason, steps = [], "", problem.learning.total_steps
+    spread = np.geomspace(1, steps, min(steps, most)).round().astype(np.int64)
+    for rounds in np.unique(np.append(spread, chosen)).tolist():
         try:
             plans.append(policies.plan(problem, rounds=rounds, **options))
         except InfeasibleError as error:
