@@ -109,18 +109,6 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return _tradeoff.delta_up(float(mu), float(epsilon)) if mu > 0 else 0.0
 
 
-def gaussian_log_delta(mu: float, epsilon: float) -> float:
-    """Return log δ(ε) of μ-Gaussian-DP in double precision, also where δ itself would underflow.
-
-    The error is at most 1e-12 for δ ≥ 1e-200, to either side. Use `gaussian_delta` for guarantees.
-
-    >>> round(gaussian_log_delta(0.1, 5.0), 3)
-    -1258.548
-    """
-    _validate.non_negative(mu=mu, epsilon=epsilon)
-    return _tradeoff.log_delta(float(mu), float(epsilon)) if mu > 0 else -math.inf
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-Gaussian-DP is (ε, δ)-DP, rounded up: never below the truth.
 
@@ -200,19 +188,6 @@ def root_up(square: Fraction, *, near: float | None = None) -> float:
     while root > 0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= square:
         root = below
     return root
-
-
-def split(mu: float, rounds: int) -> float:
-    """Return the μ that each of I rounds may spend, rounded down: the largest double that is at most μ/√I.
-
-    >>> split(2.0, 16)
-    0.5
-    """
-    _validate.non_negative(mu=mu)
-    _validate.positive_integer(rounds=rounds)
-    exact = Fraction(float(mu)) ** 2 / int(rounds)
-    above = root_up(exact, near=float(mu) / math.sqrt(rounds))
-    return above if Fraction(above) ** 2 == exact else math.nextafter(above, 0.0)
 
 
 def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np.float64]:
