@@ -467,6 +467,10 @@ class Problem:
         self.require_time(needed, "a round takes")
         return int(min(self.symbols / needed, self.learning.total_steps))
 
+    def round_candidates(self, rounds: int | None = None) -> NDArray[np.int64]:
+        """Return the possible numbers of rounds, 1 to the largest, or only the given one."""
+        return np.arange(1, self.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+
     def require_time(self, symbols: float, what: str) -> None:
         """Raise InfeasibleError if these symbols exceed the budget's air time; `what` starts the sentence."""
         if symbols > self.symbols:
