@@ -193,18 +193,11 @@ def root_up(square: Fraction, *, near: float | None = None) -> float:
 def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np.float64]:
     """Return f_k ≥ 1 such that with imperfect CSI no received amplitude exceeds f_k·θ, with probability at least 1 − β.
 
-    Device k inverts its estimate ĥ_k, but the channel is h_k = ĥ_k + e_k. Its received amplitude is θ|h_k/ĥ_k| instead
-    of θ, and its sensitivity grows by the same factor. The modulus counts, not the real part: an adversary may keep the
-    quadrature component that the receiver discards.
-
-    |h_k/ĥ_k| = |1 + e_k/ĥ_k| ≤ 1 + |e_k|/|ĥ_k| with e_k ~ CN(0, s²), s² = NMSE · mean|ĥ|². Since P(|e_k| > s t) =
-    e^{−t²}, the union bound over N devices gives
-
-        f_k = 1 + s √(ln(N/β)) / |ĥ_k|.
-
-    If errors are independent in each of R rounds, s is that of the round and the union runs over N·R. At β/N = 1e-8
-    the bound is at most 8% of (f_k − 1) above the exact Rician quantile. One round is (2θ max f_k/σ)-Gaussian-DP with
-    probability 1 − β over the errors; with the errors as part of the mechanism it is (ε, δ + β)-DP.
+    Device k inverts its estimate ĥ_k, but the channel is h_k = ĥ_k + e_k with e_k ~ CN(0, s²), s² = NMSE · mean|ĥ|².
+    Its received amplitude is θ|h_k/ĥ_k| ≤ θ(1 + |e_k|/|ĥ_k|), so that its sensitivity grows, too. Since P(|e_k| > s t) =
+    e^{−t²}, the union bound over N devices gives f_k = 1 + s√(ln(N/β))/|ĥ_k|. If errors are independent in each of R
+    rounds, s is that of the round and the union runs over N·R. The modulus counts, not the real part: an adversary may
+    keep the quadrature component that the receiver discards.
 
     Args:
         gain: |ĥ_k| ≥ 0 of the whole fleet, (N,), or |ĥ_k^i| of all rounds, (R, N); 0 gives infinity.
