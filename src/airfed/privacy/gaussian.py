@@ -194,7 +194,7 @@ def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np
     """Return f_k ≥ 1 such that with imperfect CSI no received amplitude exceeds f_k·θ, with probability at least 1 − β.
 
     Device k inverts its estimate ĥ_k, but the channel is h_k = ĥ_k + e_k with e_k ~ CN(0, s²), s² = NMSE · mean|ĥ|².
-    Its received amplitude is θ|h_k/ĥ_k| ≤ θ(1 + |e_k|/|ĥ_k|), so that its sensitivity grows, too. Since P(|e_k| > s t) =
+    Its received amplitude is θ|h_k/ĥ_k| ≤ θ(1 + |e_k|/|ĥ_k|), so that its sensitivity grows, too. As P(|e_k| > s t) =
     e^{−t²}, the union bound over N devices gives f_k = 1 + s√(ln(N/β))/|ĥ_k|. If errors are independent in each of R
     rounds, s is that of the round and the union runs over N·R. The modulus counts, not the real part: an adversary may
     keep the quadrature component that the receiver discards.
