@@ -15,8 +15,8 @@ from mkdocs.structure.files import File, Files
 SEARCH_WORDS = {
     "antennas.md": ["beamforming", "beamformer"],
     "baselines.md": [
-        *("baseline", "DP-FedAvg", "COTAF", "secure aggregation", "local DP", "orthogonal digital"),
-        *("truncated channel inversion", "threshold power control", "artificial noise"),
+        *("baseline", "DP-FedAvg", "COTAF", "secure aggregation", "local DP"),
+        *("threshold power control", "artificial noise"),
     ],
     "fading.md": ["block fading", "time-varying", "shadowing"],
     "howto/data.md": ["non-IID"],

@@ -31,5 +31,4 @@ def words():
         "shadowing": "fading",
         "SNR": "presets",
         "threshold power control": "baselines",
-        "truncated channel inversion": "baselines",
     }
