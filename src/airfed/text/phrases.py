@@ -56,9 +56,9 @@ def expected_accuracy(plan: Plan) -> str:
     if (found := plan.prediction) is None:
         return ""
     basis = f" Coverage: {found.basis}." if found.basis else ""
-    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "accuracy" else ""
+    chosen = f", with clipping norm ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}"
     return (
-        f"Expected test accuracy{chosen}: {found.accuracy:.1%}, "
+        f"Expected test accuracy{chosen if plan.objective == 'accuracy' else ''}: {found.accuracy:.1%}, "
         f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%).{basis}"
     )
 
