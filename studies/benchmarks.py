@@ -88,7 +88,7 @@ STUDIES: Final = {
         file="fading.toml",
         title="Time-varying channels",
         about="The paper's fleet with Rayleigh gains drawn anew in each round, shadowing of 4 dB that all devices "
-        "share for five rounds, and 300 W. Plans are causal and by the bound; the total ε is that of full participation.",
+        "share for five rounds, and 300 W. Plans are causal and by the bound; the total ε is that of `full`.",
         policies=(*_TRAINED, "optimal", "myopic", "full", "threshold_power"),
     ),
     "dirichlet": Study(
