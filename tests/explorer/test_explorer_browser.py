@@ -280,8 +280,8 @@ def test_the_address_restores_the_design_and_visitors_are_independent(
     assert float(field(again, "budget.epsilon")) == mine.get("budget.epsilon")
 
 
-def test_ten_visitors_at_once_get_ten_answers(visit: Callable[..., Page]) -> None:
-    designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(10)]
+def test_visitors_at_once_get_an_answer_each(visit: Callable[..., Page]) -> None:
+    designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(4)]
     pages = [visit(design.query()) for design in designs]
     for number, (page, design) in enumerate(zip(pages, designs, strict=True)):
         shows(page, expected(design))
@@ -318,7 +318,7 @@ def test_a_slow_design_is_replaced_by_a_fast_one_and_delays_no_other_visitor(vis
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 143)], ids=["int", "hup and term"])
 def test_a_signal_stops_the_server_during_a_computation(browser: Any, tmp_path: Path, number: int, code: int) -> None:
     with serving(tmp_path, end=number, code=code) as running:
-        pages = [browser.new_page() for _ in range(4)]
+        pages = [browser.new_page() for _ in range(2)]
         for page in pages:
             page.goto(f"{running.url}?{HEAVY}&token={running.token}", wait_until="domcontentloaded")
         for page in pages:
