@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -175,10 +176,21 @@ FAR_APART = Problem(  # the strong device takes the whole power, up to rounding
 )
 
 
-@examples(500)
-@given(problem=problems(most_devices=30), policy=EVERY_POLICY, rounds=st.sampled_from([None, None, 1, 2]))
+@examples(400)
+@given(problem=problems(), policy=EVERY_POLICY, rounds=st.sampled_from([None, None, 1, 2]))
 @example(problem=FAR_APART, policy="weighted", rounds=None)
 def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
+    attack(problem, policy, rounds)
+
+
+@pytest.mark.slow
+@examples(800)
+@given(
+    problem=problems(most_devices=30),
+    policy=EVERY_POLICY,
+    rounds=st.sampled_from([None, None, 1, 2]),
+)
+def test_many_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
     attack(problem, policy, rounds)
 
 
@@ -234,9 +246,16 @@ def test_extreme_changing_gains_have_a_weighted_plan_or_a_sentence(drawn):
     attack_changing(drawn)
 
 
-@examples(300)
+@examples(150)
 @given(problem=problems())
 def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
+    check_optimum(problem, attack(problem, "optimal", None))
+
+
+@pytest.mark.slow
+@examples(1000)
+@given(problem=problems())
+def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
     check_optimum(problem, attack(problem, "optimal", None))
 
 
