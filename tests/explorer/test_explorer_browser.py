@@ -318,7 +318,7 @@ def test_a_slow_design_is_replaced_by_a_fast_one_and_delays_no_other_visitor(vis
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 143)], ids=["int", "hup and term"])
 def test_a_signal_stops_the_server_during_a_computation(browser: Any, tmp_path: Path, number: int, code: int) -> None:
     with serving(tmp_path, end=number, code=code) as running:
-        pages = [browser.new_page() for _ in range(2)]
+        pages = [browser.new_page() for _ in range(4)]
         for page in pages:
             page.goto(f"{running.url}?{HEAVY}&token={running.token}", wait_until="domcontentloaded")
         for page in pages:

@@ -32,7 +32,7 @@ SECTIONS = {"link": LinkSection, "fleet": FleetSection}
 
 
 def keys(model):
-    sections = {"channel": MODELS[model], **(SECTIONS if model in ("rayleigh", "path_loss") else {})}
+    sections = {"channel": MODELS[model], **SECTIONS}
     return [(section, key) for section, kind in sections.items() for key in kind.model_fields if key != "model"]
 
 
