@@ -1,9 +1,8 @@
 """Receive beamforming: the beamformer of several antennas, a unit vector f, chosen together with the plan.
 
-For a given f the problem is that of one antenna with the effective gains |fᴴh_k|; against an adversary who observes all
-antennas, the privacy limit of device k has the factor ‖h_k‖/|fᴴh_k|. Any policy can plan for a given f. Planning and a
-local search of f for the scheduled devices alternate. The result is a good f, not provably the best; `lower_bound`
-bounds the loss.
+For a given f the problem is that of one antenna with the effective gains |fᴴh_k| (docs/antennas.md), and any policy can
+plan for it. Planning and a local search of f for the scheduled devices alternate. The result is a good f, not provably
+the best; `lower_bound` bounds the loss.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """What no linear method over the air can beat: the least noise within the budgets, and the accuracy that it allows.
 
-A linear method receives y_i = Σ_k a_ik g_k/ϖ + r_i in round i, where each entry of r_i has a standard deviation of at
-least σ, say s_i, and uses y_i·ϖ/D_i with D_i = Σ_k a_ik: weights that sum to one, and noise s_i/D_i relative to ϖ.
-docs/frontier.md proves that the root mean square of s_i/D_i over I rounds is at least σ/D, where
+docs/frontier.md proves that the root mean square over I rounds of the noise share s_i/D_i is at least σ/D, where
 
     I·D = max Σ_k A_k   subject to   A_k ≤ U_k,   Σ_k A_k²/H_k² ≤ P_tot,   with H_k² = Σ_i |h_ik|²,
 
 and U_k is the largest Σ_i a_ik of device k within its privacy, its peak power and its battery. Water-filling solves it:
-A_k = min(U_k, c·H_k²). If gains are constant, the amplitudes A_k/I attain it, so that it cannot be improved.
-
-Methods with a trusted server (FedAvg, DP-FedAvg), digital uploads and methods without privacy are outside.
+A_k = min(U_k, c·H_k²). Methods with a trusted server, digital uploads and methods without privacy are outside.
 """
 
 from __future__ import annotations

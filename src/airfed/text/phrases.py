@@ -210,7 +210,7 @@ def step_size_sentence(plan: Plan) -> str:
 def noise_warning(plan: Plan) -> str:
     """Return a warning if the noise on the mean update of a round exceeds 100 clipping norms, otherwise "".
 
-    In docs/baselines.md, noise of 29 to 43 clipping norms left the accuracy at chance level.
+    The limit is a rule of thumb, not a measurement.
     """
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
     if ratio <= 100 or plan.sequence.signal(0).clip_factor != 1:

@@ -1,11 +1,5 @@
-"""The optimum when the gains of all rounds are known, with a lower bound: dual ascent.
+"""The optimum when the gains of all rounds are known, with a lower bound: dual ascent (docs/fading.md).
 
-For I rounds the plan minimises offset_I + Σ_{i<I} w_i·φ_i with w_i = (ϖ²/ζ)η^(I−1−i), subject to Σ_i power_i ≤ P_tot.
-At a given dual variable ν of the total power the rounds separate, and
-
-    D_I(ν) = offset_I + Σ_{i<I} w_i·F_i(ν/w_i) − ν·P_tot
-
-is a lower bound on the objective of any aligned plan of I rounds: a concave function of ν with slope Σ power_i − P_tot.
 The multiplier of round i, p_i = ν/w_i, falls by the factor η from each round to the next *for any I*. So one sequence
 of multipliers p_0, p_1, …, and one solution of each round, gives D_I and the spent power for all I together, with ν =
 (ϖ²/ζ)p_{I−1} (`DualSearch.evaluate`). Only the I that may still be optimal are refined.
