@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import chain
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from airfed._disk import write_atomic
 from airfed.cli.plan import Json, SeedOption, TableFormat, whole
 from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, SHARED_NOISE, count, measured_noise, privacy_terms
@@ -100,6 +102,10 @@ def audit(
         found = attack(subject, trials=trials, seed=seed or 0, against=against, end_to_end=end_to_end)
     if plot is not None:
         figure.save(figure.roc_figure(found.to_dict()), plot)
+    if subject.run is not None and against is None and not end_to_end:  # the report shows it
+        kept = {"ledger": subject.run.ledger.head, "verdict": found.verdict}
+        kept["epsilon_total_lower"] = found.to_dict()["epsilon_total_lower"]
+        write_atomic(path / "audit.json", dumps(kept).encode())
     if json:
         output.print_json(found.to_dict())
     else:

@@ -85,6 +85,7 @@ def final_results(found: Studies) -> DataFrame:
         for seed, record in complete:
             scenario, plan, final = record.point.scenario, record.plan, record.final
             assert scenario is not None  # it ended
+            assert record.run is not None
             settings = (scenario.channel.minimum, scenario.link.received_std, scenario.learning.clip_norm)
             row = {"experiment": name, "dataset": scenario.learning.dataset, "label": record.point.label, "seed": seed}
             row |= dict(zip(SETTINGS, map(float, settings), strict=True))
@@ -92,6 +93,7 @@ def final_results(found: Studies) -> DataFrame:
             row |= {"status": record.status, "binding": plan["binding"]}
             row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
             rows.append(row | {"alignment": plan["alignment"], "seconds": round(record.seconds, 1)})
+            rows[-1]["version"] = record.run.manifest["airfed"]
     return pd.DataFrame(rows)
 
 

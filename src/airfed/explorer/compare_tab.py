@@ -113,6 +113,6 @@ def _frontier_chart(found: Frontier, budget: str) -> Options:
         lines, limit, drawn, edge = [], column("noise_floor"), column("noise_share"), "start"
         up = axis("noise / ϖ", *series.positive_range([limit, drawn], 1.5, 1.5), kind="log", vertical=True)
     shade = {"color": "var(--out)", "opacity": 0.45, "origin": edge}
-    lines.append(line("any method", x, limit, "warn", areaStyle=shade))
+    lines.append(line("any linear method", x, limit, "warn", areaStyle=shade))
     lines.append(line("plan", x, drawn, "ink", markLine=vertical_line(unit * found.own(budget))))
     return chart(axis(label, x[0], x[-1], kind="log"), up, *lines)

@@ -92,7 +92,8 @@ def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     axes.fill_between(space.size, np.nanmin(theta, initial=np.inf) / 1.5, theta, color=PALETTE["lit"], alpha=0.08, lw=0)
     for name, curve in series.limit_curves(plan, space).items():
         axes.plot(space.size, curve, "--", color=PALETTE[f"lim-{name}"], label=LIMITS[name], lw=1.2)
-    axes.plot(space.size, theta, color=PALETTE["ink"], label="largest θ")
+    aligned = "" if plan.amplitudes.equal else ", aligned plans"
+    axes.plot(space.size, theta, color=PALETTE["ink"], label=f"largest θ{aligned}")
     _mark(axes, plan.num_scheduled, plan.alignment)
     _sizes(axes, space)
     axes.set_ylabel("alignment θ")

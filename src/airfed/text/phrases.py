@@ -56,9 +56,9 @@ def expected_accuracy(plan: Plan) -> str:
     if (found := plan.prediction) is None:
         return ""
     basis = f" Coverage: {found.basis}." if found.basis else ""
-    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "accuracy" else ""
+    chosen = f", with clipping norm ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}"
     return (
-        f"Expected test accuracy{chosen}: {found.accuracy:.1%}, "
+        f"Expected test accuracy{chosen if plan.objective == 'accuracy' else ''}: {found.accuracy:.1%}, "
         f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%).{basis}"
     )
 
@@ -201,7 +201,7 @@ def step_size_sentence(plan: Plan) -> str:
 
 
 def noise_warning(plan: Plan) -> str:
-    """Return a warning if the noise on a round's mean update exceeds 100 clipping norms (docs/baselines.md), or ""."""
+    """Return a warning if the noise on a round's mean update exceeds 100 clipping norms (a rule of thumb), or ""."""
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
     if ratio <= 100 or plan.sequence.signal(0).clip_factor != 1:
         return ""

@@ -129,7 +129,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, by expected accuracy where there is one, and what the columns mean."""
     best, timed = plans["optimal"], _timed(plans)
-    console.print(f"[bold]{escape(name)}[/bold] · policy optimal\n{phrases.schedule_sentence(best)}\n")
+    console.print(f"[bold]{escape(name)}[/bold] · {len(plans)} policies on one channel realisation\n")
     _print_policies(console, plans, failures)
     predicted = [plan.prediction is not None for plan in plans.values()]
     lines = [_meaning_of_optimal(best), bound_basis(best)]

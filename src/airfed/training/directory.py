@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from airfed._disk import flush, locked, sync_directory, write_atomic
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.training import formats
-from airfed.training.formats import FORMAT, Manifest, PlanFigures
+from airfed.training.formats import FORMAT, AuditFigures, Manifest, PlanFigures
 from airfed.training.state import Checkpoint, decode, encode
 
 _LOG = logging.getLogger(__name__)
@@ -164,6 +164,11 @@ class RunDirectory:
     def plan(self) -> PlanFigures:
         """Return `plan.json`."""
         return self._checked(formats.PLAN, self.read("plan.json"), "plan.json")
+
+    def audit(self) -> AuditFigures | None:
+        """Return `audit.json`; None if there is no such file."""
+        file = self.file("audit.json")
+        return self._checked(formats.AUDIT, self.read(file.name), file.name) if file.exists() else None
 
     def devices(self) -> list[dict[str, float]]:
         """Return the rows of `devices.csv`, the power of each device; empty if there is no such file."""

@@ -115,6 +115,14 @@ class Manifest(_Read):
     signal: dict[Text, Text]
 
 
+class AuditFigures(_Read):
+    """`audit.json`: the result of `airfed audit DIR`."""
+
+    ledger: Sha256  # its head at the time
+    verdict: Literal["pass", "fail"]
+    epsilon_total_lower: Number | None
+
+
 class DeviceRow(TypedDict):
     """A line of `devices.csv`."""
 
@@ -127,6 +135,7 @@ class DeviceRow(TypedDict):
 ROUND: Final = TypeAdapter(RoundRecord)
 PLAN: Final = TypeAdapter(PlanFigures)
 MANIFEST: Final = TypeAdapter(Manifest)
+AUDIT: Final = TypeAdapter(AuditFigures)
 DEVICE: Final = TypeAdapter(DeviceRow)
 
 
