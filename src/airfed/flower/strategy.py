@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -35,8 +35,7 @@ class NoDeviceAvailable(RuntimeError):
     """No scheduled device is connected, so the round cannot start."""
 
 
-@dataclass(frozen=True)
-class _OpenRound:
+class _OpenRound(NamedTuple):
     """The current round and its messages."""
 
     index: int
