@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -35,7 +35,8 @@ class NoDeviceAvailable(RuntimeError):
     """No scheduled device is connected, so the round cannot start."""
 
 
-class _OpenRound(NamedTuple):
+@dataclass(frozen=True)
+class _OpenRound:
     """The current round and its messages."""
 
     index: int
