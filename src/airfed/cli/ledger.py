@@ -102,7 +102,7 @@ def audit(
         found = attack(subject, trials=trials, seed=seed or 0, against=against, end_to_end=end_to_end)
     if plot is not None:
         figure.save(figure.roc_figure(found.to_dict()), plot)
-    if subject.run is not None and against is None and not end_to_end:  # the report shows it
+    if subject.run is not None and not subject.run.errors and against is None and not end_to_end:  # the report shows it
         kept = {"ledger": subject.run.ledger.head, "verdict": found.verdict}
         kept["epsilon_total_lower"] = found.to_dict()["epsilon_total_lower"]
         write_atomic(path / "audit.json", dumps(kept).encode())
