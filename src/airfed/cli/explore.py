@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed import scenario
-from airfed.cli.plan import whole_number
+from airfed.cli.plan import Whole
 from airfed.explorer import design
 
 
@@ -16,7 +16,7 @@ def explore(
     file: Annotated[Path | None, Parameter(help="The scenario to start from (default: that of airfed new).")] = None,
     /,
     *,
-    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.", converter=whole_number)] = 8080,
+    port: Annotated[Whole, Parameter(help="The port to listen on; 0 takes a free one.")] = 8080,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     runs: Annotated[Path, Parameter(help="A folder of run directories to show.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from cyclopts import Parameter, Token
 from rich.console import Console
 from rich.markup import escape
 
-from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, Whole, check_new, flag, read
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 _CONSTANTS: Final = {"smoothness": "ζ", "strong_convexity": "ϱ", "initial_gap": "G"}
 
 
-def _list(text: str, *, whole: bool) -> Parameter:
-    """Return the parameter of a list of numbers separated by commas: 10,20,40."""
+def _parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    """Return the numbers of a list separated by commas: 10,20,40."""
+    given, whole = tokens[0].value, int in get_args(kind)
+    try:
+        if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
+            raise ValueError
+        return tuple((int if whole else float)(part) for part in given.split(","))
+    except ValueError:
+        numbers, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
+        raise ValueError(f"must be {numbers} separated by commas, as in {example}, got {given!r}.") from None
 
-    def parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-        given = tokens[0].value
-        try:
-            if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
-                raise ValueError
-            return tuple((int if whole else float)(part) for part in given.split(","))
-        except ValueError:
-            kind, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
-            raise ValueError(f"must be {kind} separated by commas, as in {example}, got {given!r}.") from None
 
-    return Parameter(help=text, converter=parsed, n_tokens=1, negative="", show_default=False)
+_LIST: Final = Parameter(converter=_parsed, n_tokens=1, negative="", show_default=False)
+Wholes = Annotated[tuple[int, ...], _LIST]
+Numbers = Annotated[tuple[float, ...], _LIST]
 
 
 def pilot(
@@ -53,22 +54,16 @@ def pilot(
     data: Annotated[
         str | None, Parameter(help="Proxy data to train on (default: the scenario's data set, for simulations only).")
     ] = None,
-    images: Annotated[
-        int | None, Parameter(help="Images per device (default: as in the scenario).", converter=whole_number)
-    ] = None,
-    devices: Annotated[
-        int | None, Parameter(help="Devices in a pilot run (default: 20 or more).", converter=whole_number)
-    ] = None,
-    rounds: Annotated[
-        tuple[int, ...], _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
-    ] = (),
+    images: Annotated[Whole | None, Parameter(help="Images per device (default: as in the scenario).")] = None,
+    devices: Annotated[Whole | None, Parameter(help="Devices in a pilot run (default: 20 or more).")] = None,
+    rounds: Annotated[Wholes, Parameter(help="Numbers of rounds, as in 10,20,40 (default: five values up to T).")] = (),
     clip_norms: Annotated[
-        tuple[float, ...], _list("Clipping norms, as in 1,2,5 (default: from the norms of updates).", whole=False)
+        Numbers, Parameter(help="Clipping norms, as in 1,2,5 (default: from the norms of updates).")
     ] = (),
     noise: Annotated[
-        tuple[float, ...], _list("Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).", whole=False)
+        Numbers, Parameter(help="Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).")
     ] = (),
-    seeds: Annotated[tuple[int, ...], _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
+    seeds: Annotated[Wholes, Parameter(help="Two or more seeds (default: 101,102).")] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, flag("Use a coarser grid and fewer devices.")] = False,
     json: Json = False,
