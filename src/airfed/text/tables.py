@@ -182,30 +182,11 @@ def print_equal_total(
 
 
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
-    best, bandwidth = plans["optimal"].bound.total, plans["optimal"].problem.link.bandwidth
-    predicted, timed = any(plan.prediction for plan in plans.values()), _timed(plans)
-    score, time = "expected" if predicted else "above", "s" if bandwidth else "symbols"
-    every = ("policy", "devices", "rounds", "θ", "bound", score, "W", "ε/round", "ε total", time, "limit")
-    columns = [name for name in every if name not in (("θ", "ε/round") if timed else (time,))]
-    table = plain_table(*columns, left=("policy", "limit"), title=title)
-    marked = next(iter(plans)) if predicted else "optimal"
-    for policy, plan in plans.items():
-        cells = {
-            "policy": policy + ("*" if plan.violations else ""),
-            "devices": _devices(plan),
-            "rounds": f"{plan.rounds}",
-            "θ": compact(plan.alignment, 3),
-            "bound": compact(plan.bound.total, 4),
-            "expected": "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}",
-            "above": above(plan.bound.total / best - 1),
-            "W": compact(plan.power_total, 4),
-            "ε/round": compact(plan.epsilon_round, 3) if plan.private else "∞",
-            "ε total": compact(plan.epsilon_total, 3) if plan.private else "∞",
-            "symbols": compact(plan.channel_uses, 3),
-            "s": compact(plan.air_time or 0.0, 3),
-            "limit": LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
-        }
-        table.add_row(*(cells[name] for name in columns), style="bold" if policy == marked else "")
+    rows = policy_rows(plans)
+    table = plain_table(*rows[0], left=("policy", "limit"), title=title)
+    marked = next(iter(plans)) if "expected" in rows[0] else "optimal"
+    for policy, row in zip(plans, rows, strict=True):
+        table.add_row(*row.values(), style="bold" if policy == marked else "")
     unbounded = console.options.update(max_width=10_000)
     if console.measure(table, options=unbounded).maximum > console.width:
         table.padding = (0, 1, 0, 0)
@@ -217,6 +198,34 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
     if any(CHOSEN_ON_DATA in plan.notes for plan in plans.values()):
         console.print(f"[red]! {CHOSEN_ON_DATA}[/red]")
+
+
+def policy_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
+    """Return the comparison of policies, a row each: its cells by column."""
+    optimal, timed = plans["optimal"], _timed(plans)
+    score = "expected" if any(plan.prediction for plan in plans.values()) else "above"
+    time = "s" if optimal.problem.link.bandwidth else "symbols"
+    columns = ("policy", "devices", "rounds", "θ", "bound", score, "W", "ε/round", "ε total", time, "limit")
+    shown = [column for column in columns if column not in (("θ", "ε/round") if timed else (time,))]
+    rows = []
+    for policy, plan in plans.items():
+        cells = {
+            "policy": policy + ("*" if plan.violations else ""),
+            "devices": _devices(plan),
+            "rounds": f"{plan.rounds}",
+            "θ": compact(plan.alignment, 3),
+            "bound": compact(plan.bound.total, 4),
+            "expected": "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}",
+            "above": above(plan.bound.total / optimal.bound.total - 1),
+            "W": compact(plan.power_total, 4),
+            "ε/round": compact(plan.epsilon_round, 3) if plan.private else "∞",
+            "ε total": compact(plan.epsilon_total, 3) if plan.private else "∞",
+            "symbols": compact(plan.channel_uses, 3),
+            "s": compact(plan.air_time or 0.0, 3),
+            "limit": LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
+        }
+        rows.append({column: cells[column] for column in shown})
+    return rows
 
 
 def _timed(plans: Mapping[str, Plan]) -> bool:
