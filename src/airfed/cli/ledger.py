@@ -208,7 +208,29 @@ def _per_device(ledger: Ledger, plan: Plan | None = None) -> dict[str, Any]:
     """Return {"per_device": …}, with batteries if a plan has them; {} if all devices are charged alike."""
     if ledger.num_devices is None:
         return {}
-    return {"per_device": {"number": ledger.num_devices, "epsilon": _epsilon(ledger)} | _battery(ledger, plan)}
+    from airfed.privacy import gaussian_epsilon
+    from airfed.training.charging import Batteries
+
+    mus, delta = ledger.device_mus(), ledger.header["delta"]
+    quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}  # ε grows with μ
+    epsilon = {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus))}
+    found = {"number": ledger.num_devices, "epsilon": epsilon | _each(ledger.device_epsilons())}
+    if plan is not None and (used := Batteries(plan, ledger).used) is not None:
+        order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
+        emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
+        found["battery"] = {**_distribution(used), "emptiest": emptiest, **_each(used)}
+    return {"per_device": found}
+
+
+def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
+    """Return quantiles over devices, each the value of a device."""
+    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
+    return dict(zip(_QUANTILES, found.tolist(), strict=True))
+
+
+def _each(values: NDArray[np.float64]) -> dict[str, list[float]]:
+    """Return the value of each device, if they are few."""
+    return {"each": values.tolist()} if values.size <= _LISTED else {}
 
 
 def _print_devices(console: Console, summary: dict[str, Any]) -> None:
@@ -226,34 +248,6 @@ def _print_devices(console: Console, summary: dict[str, Any]) -> None:
     if battery is not None:
         rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
         console.print(f"batteries used most, by device: {', '.join(rows)}")
-
-
-def _epsilon(ledger: Ledger) -> dict[str, Any]:
-    """Return the distribution of ε over devices, by the quantiles of μ, with which ε grows."""
-    from airfed.privacy import gaussian_epsilon
-
-    mus, delta = ledger.device_mus(), ledger.header["delta"]
-    quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
-    listed = {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
-    return {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus)), **listed}
-
-
-def _battery(ledger: Ledger, plan: Plan | None) -> dict[str, Any]:
-    """Return the distribution of the used share of the batteries, if there are batteries."""
-    from airfed.training.charging import Batteries
-
-    if plan is None or (used := Batteries(plan, ledger).used) is None:
-        return {}
-    order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
-    emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
-    listed = {"each": used.tolist()} if used.size <= _LISTED else {}
-    return {"battery": {**_distribution(used), "emptiest": emptiest, **listed}}
-
-
-def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
-    """Return quantiles over devices, each the value of a device."""
-    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
-    return dict(zip(_QUANTILES, found.tolist(), strict=True))
 
 
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:

@@ -21,7 +21,7 @@ from airfed.aircomp import CLIP_MARGIN, AirComp, AirCompRound, ReceivedAggregate
 from airfed.flower import messages
 from airfed.flower.messages import NodeRegistry, SafeGrid
 from airfed.planning import Plan
-from airfed.text.phrases import ADVERSARIES, exposure_sentence
+from airfed.text.phrases import exposure_sentence, privacy_basis, schedule_sentence
 from airfed.training.charging import LedgerRecorder
 from airfed.training.loop import Diverged, Recorder, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
@@ -235,13 +235,13 @@ class OverTheAirFedAvg(Strategy):
 
     def summary(self) -> None:
         """Log the plan."""
-        plan, problem = self.plan, self.plan.problem
-        _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
+        plan = self.plan
+        _LOG.info("\tpolicy %s: %s", plan.policy, schedule_sentence(plan))
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        against = f" against {ADVERSARIES[problem.link.adversary]}" if problem.fleet.antennas > 1 else ""
-        _LOG.info("\tprivacy (%s noise, added by the server)%s:", self.noise.privacy, against)
-        epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
-        _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
+        _LOG.info("\tprivacy (%s noise, added by the server):", self.noise.privacy)
+        _LOG.info(
+            "\tε = %.4g per round, %.4g in total, %s", plan.epsilon_round, plan.epsilon_total, privacy_basis(plan)
+        )
         if not plan.equal_mu:
             _LOG.info("\t%s", exposure_sentence(plan))
 

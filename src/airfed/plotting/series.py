@@ -51,6 +51,10 @@ class Curve(NamedTuple):
         """The bound."""
         return np.asarray(np.sum(list(self.terms.values()), axis=0))
 
+    def top(self, chosen: float) -> float:
+        """Return the upper end of the axis if the chosen bound is to be on it."""
+        return max(3.2 * min(float(self.total.min()), chosen), 1.15 * chosen)
+
 
 class Expectation(NamedTuple):
     """The expected accuracy of the best plan for each number of rounds, with its interval, as in `Prediction`."""
@@ -149,9 +153,13 @@ def round_by_round(plan: Plan) -> bool:
     return plan.problem.time_varying or not plan.constant
 
 
-def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
-    """Return mean power/peak power over `tall` devices, most often scheduled first, and `wide` rounds; NaN: none."""
+def power_shares(plan: Plan) -> tuple[Floats, int, int]:
+    """Return power/peak power by devices, most often scheduled first, and rounds (NaN: none), and a cell's extent.
+
+    A cell is the mean over so many devices and rounds that there are at most 60 × 100 cells.
+    """
     peak = plan.problem.fleet.peak_power
+    tall, wide = -(-peak.size // 60), -(-plan.rounds // 100)
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
     row[order] = np.arange(order.size) // tall
@@ -162,7 +170,7 @@ def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
         total[:, column] += np.bincount(on, entry.power / peak[entry.scheduled], rows)
         transmissions[:, column] += np.bincount(on, minlength=rows)
     cells = np.outer(np.bincount(row), np.bincount(np.arange(plan.rounds) // wide))
-    return np.where(transmissions > 0, total / cells, np.nan)
+    return np.where(transmissions > 0, total / cells, np.nan), tall, wide
 
 
 def budgets_left(plan: Plan) -> tuple[Floats, dict[str, Floats]]:
