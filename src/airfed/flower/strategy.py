@@ -238,10 +238,8 @@ class OverTheAirFedAvg(Strategy):
         plan = self.plan
         _LOG.info("\tpolicy %s: %s", plan.policy, schedule_sentence(plan))
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        _LOG.info("\tprivacy (%s noise, added by the server):", self.noise.privacy)
-        _LOG.info(
-            "\tε = %.4g per round, %.4g in total, %s", plan.epsilon_round, plan.epsilon_total, privacy_basis(plan)
-        )
+        _LOG.info("\tprivacy (%s noise, added by the server), %s:", self.noise.privacy, privacy_basis(plan))
+        _LOG.info("\tε = %.4g per round, %.4g in total", plan.epsilon_round, plan.epsilon_total)
         if not plan.equal_mu:
             _LOG.info("\t%s", exposure_sentence(plan))
 
