@@ -196,11 +196,8 @@ def calibrate(
                 soft_wrap=True,
             )
     if out is not None:  # the results are printed by now
-        try:
-            with out.open("x", encoding="utf-8") as stream:
-                stream.write(found.to_toml(scenario))
-        except OSError as error:
-            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(found.to_toml(scenario))
         console.print(f"written: {out}", markup=False, soft_wrap=True)
     return 0
 

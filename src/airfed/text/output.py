@@ -135,7 +135,7 @@ class HtmlConsole(CleanConsole):
 
 def html_table(table: Table) -> str:
     """Return a table as HTML without a stylesheet; its title is the caption."""
-    rows = []
+    rows: list[str] = []
     for row in cells(table):
         tag = "td" if rows else "th"
         aligned = ((column.justify, html.escape(cell)) for column, cell in zip(table.columns, row, strict=True))
