@@ -104,7 +104,7 @@ def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
     problem, policy = plan.problem, "weighted" if plan.policy == "weighted" else "optimal"
     objective = surrogate if plan.objective == "accuracy" else None
     fast = problem.fleet.equal_peak_power and not limits.amplified(problem) and objective is None
-    found, reason = [], "The surrogate covers no number of rounds."
+    found, reason = [], ""
     for rounds in shown_rounds(problem.learning.total_steps, plan.rounds, MOST_ROUNDS if fast else FEWER_ROUNDS):
         try:
             found.append(policies.plan(problem, rounds=int(rounds), policy=policy, objective=objective))
@@ -112,7 +112,7 @@ def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
             reason = str(error)
     expected = [(each.rounds, each.prediction) for each in found if each.prediction is not None]
     if not (found if objective is None else expected):
-        raise InfeasibleError(reason)
+        raise InfeasibleError("The surrogate covers no number of rounds." if found else reason)
     if objective is not None:
         ends = np.array([(each.accuracy, each.low, each.high) for _, each in expected]).T
         return Expectation(np.array([rounds for rounds, _ in expected]), *ends)
