@@ -93,7 +93,11 @@ def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monk
     empty = [{"round": 0, "steps": 5, "loss": None, "accuracy": None, "test_loss": None}]
 
     def ended(study, bad):
-        runs = {True: SimpleNamespace(figures=plan, rounds=empty), False: SimpleNamespace(figures=plan, rounds=good)}
+        manifest = {"airfed": "0.3.0"}
+        runs = {
+            True: SimpleNamespace(figures=plan, rounds=empty, manifest=manifest),
+            False: SimpleNamespace(figures=plan, rounds=good, manifest=manifest),
+        }
         records = [
             Record(point=point, status="diverged", message="Round 0.", run=runs[bad(point)]) for point in study.points
         ]

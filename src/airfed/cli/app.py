@@ -42,8 +42,10 @@ HELP: Final = {
 }
 _USAGE: Final = {"figures": "[NAME...]", "explore": "[FILE]"}  # arguments that may be left out
 _MODULES: Final = {
-    **{"compare": "plan", "new": "plan", "audit": "ledger"},
-    **{"benchmark": "sweep", "frontier": "sweep", "figures": "sweep", "calibrate": "pilot"},
+    **dict.fromkeys(("compare", "new", "explore"), "plan"),
+    **dict.fromkeys(("audit", "report"), "ledger"),
+    **dict.fromkeys(("benchmark", "frontier", "figures"), "sweep"),
+    **dict.fromkeys(("calibrate", "data"), "pilot"),
 }
 
 app = App(

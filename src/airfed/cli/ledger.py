@@ -1,8 +1,10 @@
-"""airfed ledger and audit: the privacy that a run has spent, and attacks on its claim."""
+"""airfed ledger, audit and report: the privacy that a run has spent, attacks on its claim, and its page."""
 
 from __future__ import annotations
 
 import sys
+from itertools import chain
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -13,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.cli.plan import Json, SeedOption, TableFormat, Whole
+from airfed._disk import write_atomic
+from airfed.cli.plan import Json, SeedOption, TableFormat, whole
 from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, SHARED_NOISE, count, measured_noise, privacy_terms
 from airfed.text.tables import plain_table
@@ -67,8 +70,7 @@ def audit(
     /,
     *,
     trials: Annotated[
-        Whole | None,
-        Parameter(help="Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end)."),
+        int | None, whole("Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end).")
     ] = None,
     seed: SeedOption = None,
     against: Annotated[
@@ -100,6 +102,9 @@ def audit(
     found = result.to_dict()
     if plot is not None:
         figure.save(figure.roc_figure(found), plot)
+    if subject.run is not None and against is None and not end_to_end:  # the report shows it
+        kept = {"ledger": subject.run.ledger.head} | {key: found[key] for key in ("verdict", "epsilon_total_lower")}
+        write_atomic(path / "audit.json", dumps(kept).encode())
     if json:
         output.print_json(found)
     else:
@@ -206,11 +211,11 @@ def _basis(summary: dict[str, Any]) -> str:
 
 def _per_device(ledger: Ledger, plan: Plan | None = None) -> dict[str, Any]:
     """Return {"per_device": …}, with batteries if a plan has them; {} if all devices are charged alike."""
-    if ledger.num_devices is None:
-        return {}
     from airfed.privacy import gaussian_epsilon
     from airfed.training.charging import Batteries
 
+    if ledger.num_devices is None:
+        return {}
     mus, delta = ledger.device_mus(), ledger.header["delta"]
     quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}  # ε grows with μ
     epsilon = {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus))}
@@ -292,3 +297,35 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
     failure = f"fail: {count(failed, 'check')} failed{elsewhere}"
     verdict, colour = (failure, "red") if failed else ("pass: no attack breaks the claim", "green")
     console.print(f"\n[bold {colour}]{verdict}[/bold {colour}] ({summary['seconds']:.1f} s)")
+
+
+def report(
+    directories: Annotated[
+        list[Path], Parameter(help="Run directories, or folders that contain some, such as a sweep's.", negative="")
+    ],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
+    json: Json = False,
+) -> int:
+    from airfed.report import ReportError, read_run, write_report
+    from airfed.training.directory import RunDirectory, runs_below
+
+    found = [[given] if RunDirectory(given).exists else runs_below(given) or [given] for given in directories]
+    runs, skipped = [], []
+    for directory in dict.fromkeys(chain.from_iterable(found)):
+        try:
+            runs.append(read_run(directory))
+        except ReportError as error:
+            skipped.append(str(error))
+    if not runs:
+        raise ReportError(skipped[0] if skipped else "Give at least one run directory.")
+    for sentence in skipped:
+        output.say(f"airfed: skipped: {sentence}", file=sys.stderr)
+    write_report(runs, out)
+    summary = {"written": str(out), "runs": len(runs), "skipped": skipped}
+    if json:
+        output.print_json(summary)
+    else:
+        output.say(f"written: {out} ({count(len(runs), 'run')})")
+    return 0

@@ -85,10 +85,7 @@ def calibrate(scenario: Scenario) -> Calibration:
     """
     task = build_task(scenario)
     try:
-        if isinstance(task, QuadraticLearning):
-            return _known(task)
-        assert isinstance(task, ImageTask)
-        return _images(scenario, task)
+        return _known(task) if isinstance(task, QuadraticLearning) else _images(scenario, task)
     finally:
         task.engine.close()
 

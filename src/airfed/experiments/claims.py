@@ -1,7 +1,6 @@
 """The claims of Section V, tested on the final results of every point.
 
-A claim is a difference that should be positive. It passes if the 95% interval of that difference, paired by seed
-(Student's t), lies above zero.
+A claim passes if the 95% interval of a difference, paired by seed (Student's t), lies above zero.
 """
 
 from __future__ import annotations
@@ -86,6 +85,7 @@ def final_results(found: Studies) -> DataFrame:
         for seed, record in complete:
             scenario, plan, final = record.point.scenario, record.plan, record.final
             assert scenario is not None  # it ended
+            assert record.run is not None
             settings = (scenario.channel.minimum, scenario.link.received_std, scenario.learning.clip_norm)
             row = {"experiment": name, "dataset": scenario.learning.dataset, "label": record.point.label, "seed": seed}
             row |= dict(zip(SETTINGS, map(float, settings), strict=True))
@@ -93,6 +93,7 @@ def final_results(found: Studies) -> DataFrame:
             row |= {"status": record.status, "binding": plan["binding"]}
             row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
             rows.append(row | {"alignment": plan["alignment"], "seconds": round(record.seconds, 1)})
+            rows[-1]["version"] = record.run.manifest["airfed"]
     return pd.DataFrame(rows)
 
 

@@ -1,7 +1,6 @@
 """Run many points in parallel, resumable and isolated from each other's failures: sweeps, benchmarks, pilot runs.
 
-Worker processes report through files only: the run directory and the record of each point. So a sweep survives an
-interruption, and a cluster whose workers share the file system can run the same points.
+Worker processes report through files only, so a sweep survives an interruption, and a cluster can share the files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,13 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from airfed import _extras
-from airfed._disk import is_locked, locked
+from airfed._disk import is_locked
 from airfed.experiments import results
 from airfed.experiments.points import Point
 from airfed.experiments.results import Record
 from airfed.scenario import Scenario
 from airfed.text.phrases import count
-from airfed.training.directory import RunDirectory, RunError
+from airfed.training.directory import RunDirectory, RunError, locked_folder
 
 Backend = Literal["loky", "ray", "dask"]
 Job = tuple[Scenario, Path, str, Path, int]
@@ -80,7 +79,11 @@ def run(
     if points:
         check_backend(backend, address)
     out = out.resolve()
-    with _locked(out), _stop_file(out, stop) as stop_file, _bar(console, title) as bar:
+    with (
+        locked_folder(out, f"Another sweep is running in {out}."),
+        _stop_file(out, stop) as stop_file,
+        _bar(console, title) as bar,
+    ):
         todo = {point.key: point.scenario for point in points if point.scenario is not None and is_open(out, point)}
         for key in todo:
             if results.peek(out, key).get("status") == "failed":  # run it again
@@ -308,16 +311,3 @@ def _result(out: Path, point: Point) -> Record:
             kept = f"{results.record_path(out, point.key)} and {results.run_path(out, point.key)}"
             message += f" To run the point from the start, move {kept} away, or choose another --out."
         return Record(point=point, status="failed", message=message)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(out / ".lock"))
-        except BlockingIOError:
-            raise RunError(f"Another sweep is running in {out}.") from None
-        except OSError as error:
-            raise RunError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
-        yield

@@ -1,7 +1,4 @@
-"""ECharts options of the charts on the page. Colours are CSS variables, so light and dark share the options.
-
-NiceGUI evaluates a value whose key begins with a colon. Those values are names in page.js, never data.
-"""
+"""ECharts options of the charts on the page, in CSS variables; `:keys` name functions in page.js, never data."""
 
 from __future__ import annotations
 

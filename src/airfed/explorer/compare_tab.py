@@ -15,7 +15,7 @@ from airfed.explorer.view import Card
 from airfed.planning import Plan
 from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
-from airfed.plotting.frontier import EPSILON, POWER, Frontier, frontier
+from airfed.plotting.series import EPSILON, POWER, Frontier, frontier
 from airfed.problem import InfeasibleError
 from airfed.text.phrases import TERMS, binding_text, number
 from airfed.text.tables import policy_rows, sensitivity_sentences
@@ -103,6 +103,6 @@ def _frontier_chart(found: Frontier, budget: str) -> Options:
         lines, limit, drawn, edge = [], column("noise_floor"), column("noise_share"), "start"
         up = axis("noise / ϖ", *series.positive_range([limit, drawn], 1.5, 1.5), kind="log", vertical=True)
     shade = {"color": "var(--out)", "opacity": 0.45, "origin": edge}
-    lines.append(line("any method", x, limit, "warn", areaStyle=shade))
+    lines.append(line("any linear method", x, limit, "warn", areaStyle=shade))
     lines.append(line("plan", x, drawn, "ink", markLine=vertical_line(unit * found.own(budget))))
     return chart(axis(label, x[0], x[-1], kind="log"), up, *lines)

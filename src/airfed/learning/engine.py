@@ -40,13 +40,8 @@ Updates = Iterator[tuple[Devices, NDArray[np.float32]]]
 class Engine(Protocol):
     """Local training of federated averaging (FedAvg)."""
 
-    @property
-    def name(self) -> str:
-        """Name of the engine."""
-
-    @property
-    def dimension(self) -> int:
-        """d, the length of the parameter vector."""
+    name: str
+    dimension: int  # d, the length of the parameter vector
 
     def updates(self, parameters: Parameters, devices: Devices, *, steps: int, round_index: int) -> Updates:
         """Yield (devices of the chunk, their updates (m, d) float32, owned by the caller), in the order of `devices`.

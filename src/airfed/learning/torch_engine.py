@@ -7,7 +7,6 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,28 +35,20 @@ class TorchEngine(ThreadedEngine):
         target = _find_device(device)
         module, self._l2 = self._module_of(model)
         self.dimension = sum(p.numel() for p in parameters_of(module))
-        self._new_worker = partial(_Worker, module, self._learning_rate, self._l2, target)
-        self._own = threading.local()
+        self._worker = _Worker(module, self._learning_rate, self._l2, target)
         self._pool = _single_threaded_pool(worker_count(threads) if target.type == "cpu" else 1)
 
-    @property
-    def _worker(self) -> _Worker:
-        """The worker of this thread."""
-        self._own.worker = worker = getattr(self._own, "worker", None) or self._new_worker()
-        return worker
-
     def _train(self, start: Parameters, device: int, steps: int, round_index: int, row: Any) -> None:
-        shard, worker = self._shards[device], self._worker
-        images, labels = worker.to_device(self._images[shard], self._labels[shard])
-        worker.train(start, images, labels, steps, self._picks(device, steps, round_index))
-        torch.from_numpy(row).copy_(worker.total)
+        shard = self._shards[device]
+        images, labels = self._worker.to_device(self._images[shard], self._labels[shard])
+        self._worker.train(start, images, labels, steps, self._picks(device, steps, round_index))
+        torch.from_numpy(row).copy_(self._worker.total)
 
     def _measure(self, parameters: Parameters, images: Images, labels: Labels) -> tuple[float, float]:
-        worker = self._worker
-        return worker.measure(parameters, *worker.to_device(images, labels))
+        return self._worker.measure(parameters, *self._worker.to_device(images, labels))
 
 
-class _Worker:
+class _Worker(threading.local):  # made anew in each thread
     """A copy of the model whose parameters and gradients are views into two flat vectors.
 
     Each device trains on a fresh copy of this copy, which is never called itself: state of a device cannot leak.

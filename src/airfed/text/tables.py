@@ -19,7 +19,7 @@ from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.problem import Adversary, InfeasibleError
 from airfed.text import phrases
 from airfed.text.output import HtmlConsole
-from airfed.text.phrases import LIMITS, SCOPES, above, change_text, compact, devices_text, span
+from airfed.text.phrases import LIMITS, SCOPES, above, change_text, compact, span
 
 Row = tuple[str, str, str]  # name, value, remark
 _LARGE: Final = 10_000  # devices
@@ -135,7 +135,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, by expected accuracy where there is one, and what the columns mean."""
     best, timed = plans["optimal"], _timed(plans)
-    console.print(f"[bold]{escape(name)}[/bold] · policy optimal\n{phrases.schedule_sentence(best)}\n")
+    console.print(f"[bold]{escape(name)}[/bold] · {len(plans)} policies on one channel realisation\n")
     _print_policies(console, plans, failures)
     every, predicted = plans.values(), [plan.prediction is not None for plan in plans.values()]
     optimal = "the smallest bound of Theorem 1 among the scenario's aligned plans"
@@ -237,7 +237,7 @@ def _devices(plan: Plan) -> str:
     """Return the number of scheduled devices; a range in large fleets is in thousands, for a narrow column."""
     if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
-    return devices_text(plan, "-")
+    return span(plan.sizes, "-")
 
 
 def _limit_rows(plan: Plan) -> list[Row]:

@@ -1,9 +1,7 @@
 """Distributed runs: several processes train one run together, each with a part of the devices.
 
-The all-reduce is the superposition. Per round the processes exchange one vector of d + 5 integers (2Ad + 5 with A
-antennas; d more if devices are misaligned), the noise, one number and a few flags, for any number of devices. The sums
-are integers, so they have the same bits for every number of processes. Only rank 0 draws the noise, keeps the ledger
-and writes to the disk; the `Shared...` wrappers hide this from the round loop.
+The all-reduce is the superposition: sums of integers, which have the same bits for every number of processes. Only rank
+0 draws the noise, keeps the ledger and writes to the disk; the `Shared...` wrappers hide this from the round loop.
 """
 
 from __future__ import annotations
@@ -377,7 +375,7 @@ class SharedNoise:
         return self._group.broadcast(self._source.draw(round_index, dimension, noise_std, transmission=transmission))
 
 
-class SharedRecorder:
+class SharedRecorder(Recorder):
     """The recorder of rank 0; the other processes wait for each charge, and stop if rank 0 fails."""
 
     def __init__(self, recorder: Recorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> None:

@@ -32,10 +32,7 @@ class NoiseSource(Protocol):
         """Whether the noise of a round can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return d values of N(0, noise_std²), or 2Ad with A antennas (real and imaginary parts).
-
-        `transmission` contains the name of this transmission (`Recorder.send`) and the digest of the exact sum.
-        """
+        """Return d values of N(0, noise_std²), 2Ad with A antennas; `transmission` names this one (`Recorder.send`)."""
         ...
 
 

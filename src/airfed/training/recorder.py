@@ -21,7 +21,7 @@ from airfed.scenario import flatten, load
 from airfed.training import charging
 from airfed.training.directory import RunDirectory, RunError, sha256
 from airfed.training.formats import device_rows, quality_record, round_record
-from airfed.training.loop import Diverged, Parameters, Round
+from airfed.training.loop import Diverged, Parameters, Recorder, Round
 from airfed.training.setup import Setup, versions
 from airfed.training.state import AVERAGES, Averages, Checkpoint, tensor_file
 
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 _OF_DATA = ("data", "probe update")  # digests of `Setup.signal` that depend on the devices' data
 
 
-class RunRecorder:
+class RunRecorder(Recorder):
     """The recorder of a run directory: ledger, metrics, checkpoints and the final model.
 
     A round is charged and flushed before it is transmitted; its power, metrics and checkpoint follow. After a kill at

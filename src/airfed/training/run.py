@@ -301,7 +301,7 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
         return Plan.from_dict(problem, figures, policies.METHODS)
-    except ValueError as error:
+    except (ValueError, AttributeError, IndexError) as error:
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
 
 

@@ -269,10 +269,7 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
 
 
 def aircomp_of(scenario: Scenario, plan: Plan) -> AirComp:
-    """Return the over-the-air computation of a plan: phases and the true channel are drawn with the seed.
-
-    Channels of several antennas are complex, and their CSI is perfect.
-    """
+    """Return the over-the-air computation of a plan; with one antenna, phases and true channel are drawn."""
     fleet, nmse = plan.problem.fleet, scenario.channel.csi_error
     if fleet.antennas > 1:
         return AirComp(plan=plan)

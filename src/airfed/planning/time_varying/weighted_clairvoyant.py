@@ -1,14 +1,10 @@
-"""Clairvoyant plans over all amplitudes: all gains are known beforehand.
+"""Clairvoyant plans over all amplitudes: all gains are known beforehand. docs/fading.md has the problem.
 
-    min over I, a_ik ≥ 0 of offset_I + Σ_{i<I} w_i [4m_i² + C/D_i²],   D_i = Σ_k a_ik,   m_i = Σ_k (1/N − a_ik/D_i)₊,
-
-subject to a_ik ≤ |h_ik|√P_k, privacy (a_ik f_ik in each round, or √Σ_i (a_ik f_ik)² over all rounds), the total power
-Σ a_ik²/|h_ik|² and the batteries. With w = a/D, t = 1/D² and the spent amounts as variables the problem is convex
-(`weighted_round`), so that the best dual value is the optimum. If the total power is the only budget over several
-rounds, the plan is a convex combination of the solutions at two neighbouring multipliers, of which one overspends. With
-budgets of single devices, dual ascent multiplies each dual variable by a power of (spent/budget), as for aligned plans,
-and L-BFGS continues where this leaves a gap: the dual function is concave and smooth. In small instances Newton's
-method then closes the gap, and every number of rounds whose dual value is below the best plan is solved.
+It is convex, so that the best dual value is the optimum. If the total power is the only budget over several rounds, the
+plan is a convex combination of the solutions at two neighbouring multipliers, of which one overspends. With budgets of
+single devices, dual ascent multiplies each dual variable by a power of (spent/budget), as for aligned plans, and L-BFGS
+continues where this leaves a gap. In small instances Newton's method then closes the gap, and every number of rounds
+whose dual value is below the best plan is solved.
 """
 
 from __future__ import annotations
