@@ -84,6 +84,7 @@ def pilot(
     grid: dict[str, Any] = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
     grid |= {"dataset": data, "images": images, "devices": devices, "quick": quick}
     every = [design(each, **grid) for each in scenario.candidates]
+    of_scenario = data in (None, scenario.learning.dataset)
     folder = out.with_name(f"{out.name}.pilots")
     surrogates = []
     with signals() as caught:
@@ -93,7 +94,7 @@ def pilot(
             return sweep.run(points, folder, stop=lambda: bool(caught), **options)
 
         for pilots in every:
-            console.print(_description(pilots, folder), markup=False, soft_wrap=True)
+            console.print(_description(pilots, folder, of_scenario), markup=False, soft_wrap=True)
             try:
                 surrogates.append(run_pilots(pilots, run))
             except MissingPilots as missing:
@@ -121,10 +122,12 @@ def _network(pilots: Pilots) -> str:
     return f"{learning.model_title} (d = {learning.dimension:,})"
 
 
-def _description(pilots: Pilots, folder: Path) -> str:
-    about = f"{_network(pilots)} on {pilots.about()['dataset']} (proxy data)"
+def _description(pilots: Pilots, folder: Path, of_scenario: bool) -> str:
+    kind = "the scenario's data: for simulations only" if of_scenario else "proxy data"
+    about = f"{_network(pilots)} on {pilots.about()['dataset']} ({kind})"
     lines = [f"Pilot runs: {about}, {pilots.devices} devices with {pilots.images} images each."]
-    axes = {"I": pilots.rounds, "ϖ": pilots.clip_norm, "σ/(|K|θ)": pilots.noise, "|K|/N": pilots.participation}
+    axes = {"Rounds I": pilots.rounds, "Clipping norms ϖ": pilots.clip_norm, "Noise levels σ/(|K|θ)": pilots.noise}
+    axes["Participation |K|/N"] = pilots.participation
     lines += [f"{name}: {', '.join(f'{value:g}' for value in values)}" for name, values in axes.items()]
     seeds = f"Seeds: 1 per grid point, {len(pilots.seeds)} in the better half."
     return "\n".join([*lines, f"{seeds} If stopped, the same command resumes from {folder}."])
@@ -155,7 +158,7 @@ def best(surrogate: Surrogate) -> list[dict[str, Any]]:
 def _print_best(console: Console, surrogate: Surrogate, rows: Sequence[dict[str, Any]]) -> None:
     forms = {"participation": ".2g", "noise": ".3g", "rounds": "d", "clip_norm": "g", "average": "s"}
     forms |= {"accuracy": ".1%", "spread": ".1%"}
-    table = plain_table("|K|/N", "σ/(|K|θ)", "best I", "best ϖ", "average", "accuracy", "std")
+    table = plain_table("|K|/N", "σ/(|K|θ)", "best I", "best ϖ", "model average", "accuracy", "std")
     for row in rows:
         table.add_row(*(f"{row[name]:{form}}" for name, form in forms.items()))
     console.print(table)
