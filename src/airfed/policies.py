@@ -148,10 +148,10 @@ def _optimal(
 ) -> Aligned | Solution:
     if problem.time_varying:
         return time_varying.optimal(problem, rounds=rounds, samples=samples)
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
-    if objective is None:
-        return optimal.joint_optimum(problem, every)
-    return optimal.most_accurate(problem, every, objective)
+    every = problem.round_candidates(rounds)
+    return (
+        optimal.joint_optimum(problem, every) if objective is None else optimal.most_accurate(problem, every, objective)
+    )
 
 
 def _weighted(
@@ -161,7 +161,7 @@ def _weighted(
         from airfed.planning.time_varying import weighted as time_varying_weighted  # lazy: it imports scipy.optimize
 
         return time_varying_weighted.weighted(problem, rounds=rounds, samples=samples)
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+    every = problem.round_candidates(rounds)
     return weighted.weighted(problem, every) if objective is None else weighted.most_accurate(problem, every, objective)
 
 

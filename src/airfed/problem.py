@@ -464,13 +464,20 @@ class Problem:
     def most_rounds(self) -> int:
         """The largest I: a round has at least one local step and takes S symbols."""
         needed = self.link.symbols(self.learning.entries)
-        fit = self.symbols / needed
-        if fit < 1:
+        self.require_time(needed, "a round takes")
+        return int(min(self.symbols / needed, self.learning.total_steps))
+
+    def round_candidates(self, rounds: int | None = None) -> NDArray[np.int64]:
+        """Return the possible numbers of rounds, 1 to the largest, or only the given one."""
+        return np.arange(1, self.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+
+    def require_time(self, symbols: float, what: str) -> None:
+        """Raise InfeasibleError if these symbols exceed the budget's air time; `what` starts the sentence."""
+        if symbols > self.symbols:
             raise InfeasibleError(
-                f"No plan fits: a round takes {needed / (self.link.bandwidth or 1.0):.4g} s of air time, "
-                f"and the budget is {self.budget.air_time:.4g} s (air_time)."
+                f"No plan fits: {what} {symbols / (self.link.bandwidth or 1.0):.4g} s of air time, and the budget is "
+                f"{self.budget.air_time:.4g} s (air_time)."
             )
-        return int(min(fit, self.learning.total_steps))
 
     def at(self, index: int) -> Problem:
         """Return the problem of round i alone: its gains, and its share β/R of the CSI failure probability."""

@@ -282,8 +282,7 @@ def finish(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize(("kind", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
 def test_a_signal_ends_with_its_code_and_the_same_command_resumes(folder, kind, group, gate, wait_until):
     held = gate(2)
     process = start(folder, held, start_new_session=True)

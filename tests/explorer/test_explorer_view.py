@@ -217,7 +217,7 @@ def test_plans_with_the_accuracy_objective_are_compared_by_accuracy() -> None:
     frontier = compare_tab.frontier_card(by_accuracy()).charts[0]["series"]
     assert dict(frontier[-1]["data"])[2.0] == plan.predicted_accuracy
     assert frontier[-1]["markLine"]["data"] == [{"xAxis": 2.0}]
-    assert [each["name"] for each in frontier[-2:]] == ["any method", "plan"]
+    assert [each["name"] for each in frontier[-2:]] == ["any linear method", "plan"]
     assert all(
         most >= reached for (_, most), (_, reached) in zip(*(each["data"] for each in frontier[-2:]), strict=True)
     )

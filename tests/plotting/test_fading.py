@@ -254,7 +254,7 @@ def test_policies_side_by_side_fit_80_columns() -> None:
     assert "…" not in text
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(tuple(plans))}
     assert rows["optimal"][1] == "12k-21k"
-    assert rows["threshold"][1] == words.devices_text(plans["threshold"], "-")
+    assert rows["threshold"][1] == words.span(plans["threshold"].sizes, "-")
     flat = " ".join(text.split())
     assert "of the most exposed round and of the most exposed device" in flat
     better = {"optimal": plans["threshold"], "clairvoyant": plans["optimal"]}

@@ -1,8 +1,10 @@
-"""airfed ledger and audit: the privacy that a run has spent, and attacks on its claim."""
+"""airfed ledger, audit and report: the privacy that a run has spent, attacks on its claim, and its page."""
 
 from __future__ import annotations
 
 import sys
+from itertools import chain
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -13,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.cli.plan import Json, SeedOption, TableFormat, whole_number
+from airfed._disk import write_atomic
+from airfed.cli.plan import Json, SeedOption, TableFormat, whole
 from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, SHARED_NOISE, count, measured_noise, privacy_terms
 from airfed.text.tables import plain_table
@@ -67,11 +70,7 @@ def audit(
     /,
     *,
     trials: Annotated[
-        int | None,
-        Parameter(
-            help="Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end).",
-            converter=whole_number,
-        ),
+        int | None, whole("Canary trials per hypothesis, at least (default: 100000; 2500 with --end-to-end).")
     ] = None,
     seed: SeedOption = None,
     against: Annotated[
@@ -103,6 +102,10 @@ def audit(
         found = attack(subject, trials=trials, seed=seed or 0, against=against, end_to_end=end_to_end)
     if plot is not None:
         figure.save(figure.roc_figure(found.to_dict()), plot)
+    if subject.run is not None and against is None and not end_to_end:  # the report shows it
+        kept = {"ledger": subject.run.ledger.head, "verdict": found.verdict}
+        kept["epsilon_total_lower"] = found.to_dict()["epsilon_total_lower"]
+        write_atomic(path / "audit.json", dumps(kept).encode())
     if json:
         output.print_json(found.to_dict())
     else:
@@ -208,9 +211,24 @@ def _basis(summary: dict[str, Any]) -> str:
 
 def _per_device(ledger: Ledger, plan: Plan | None = None) -> dict[str, Any]:
     """Return {"per_device": …}, with batteries if a plan has them; {} if all devices are charged alike."""
+    from airfed.privacy import gaussian_epsilon
+    from airfed.training.charging import Batteries
+
     if ledger.num_devices is None:
         return {}
-    return {"per_device": {"number": ledger.num_devices, "epsilon": _epsilon(ledger)} | _battery(ledger, plan)}
+    mus, delta = ledger.device_mus(), ledger.header["delta"]  # ε grows with μ
+    epsilon: dict[str, Any] = {"never": int(np.sum(mus == 0))}
+    epsilon |= {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
+    epsilon |= {"most_exposed": int(np.argmax(mus))}
+    epsilon |= {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
+    found = {"number": ledger.num_devices, "epsilon": epsilon}
+    used = None if plan is None else Batteries(plan, ledger).used
+    if used is not None:
+        order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
+        emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
+        listed = {"each": used.tolist()} if used.size <= _LISTED else {}
+        found["battery"] = {**_distribution(used), "emptiest": emptiest, **listed}
+    return {"per_device": found}
 
 
 def _print_devices(console: Console, summary: dict[str, Any]) -> None:
@@ -228,28 +246,6 @@ def _print_devices(console: Console, summary: dict[str, Any]) -> None:
     if battery is not None:
         rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
         console.print(f"batteries used most, by device: {', '.join(rows)}")
-
-
-def _epsilon(ledger: Ledger) -> dict[str, Any]:
-    """Return the distribution of ε over devices, by the quantiles of μ, with which ε grows."""
-    from airfed.privacy import gaussian_epsilon
-
-    mus, delta = ledger.device_mus(), ledger.header["delta"]
-    quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
-    listed = {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
-    return {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus)), **listed}
-
-
-def _battery(ledger: Ledger, plan: Plan | None) -> dict[str, Any]:
-    """Return the distribution of the used share of the batteries, if there are batteries."""
-    from airfed.training.charging import Batteries
-
-    if plan is None or (used := Batteries(plan, ledger).used) is None:
-        return {}
-    order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
-    emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
-    listed = {"each": used.tolist()} if used.size <= _LISTED else {}
-    return {"battery": {**_distribution(used), "emptiest": emptiest, **listed}}
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
@@ -303,3 +299,35 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
     failure = f"fail: {count(failed, 'check')} failed{elsewhere}"
     verdict, colour = (failure, "red") if failed else ("pass: no attack breaks the claim", "green")
     console.print(f"\n[bold {colour}]{verdict}[/bold {colour}] ({summary['seconds']:.1f} s)")
+
+
+def report(
+    directories: Annotated[
+        list[Path], Parameter(help="Run directories, or folders that contain some, such as a sweep's.", negative="")
+    ],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
+    json: Json = False,
+) -> int:
+    from airfed.report import ReportError, read_run, write_report
+    from airfed.training.directory import RunDirectory, runs_below
+
+    found = [[given] if RunDirectory(given).exists else runs_below(given) or [given] for given in directories]
+    runs, skipped = [], []
+    for directory in dict.fromkeys(chain.from_iterable(found)):
+        try:
+            runs.append(read_run(directory))
+        except ReportError as error:
+            skipped.append(str(error))
+    if not runs:
+        raise ReportError(skipped[0] if skipped else "Give at least one run directory.")
+    for sentence in skipped:
+        output.say(f"airfed: skipped: {sentence}", file=sys.stderr)
+    write_report(runs, out)
+    summary = {"written": str(out), "runs": len(runs), "skipped": skipped}
+    if json:
+        output.print_json(summary)
+    else:
+        output.say(f"written: {out} ({count(len(runs), 'run')})")
+    return 0

@@ -1,17 +1,18 @@
-"""airfed pilot and calibrate: an accuracy surrogate from pilot runs, and the constants of the bounds."""
+"""airfed pilot, calibrate and data: a surrogate from pilot runs, the constants of the bounds, and data sets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import App, Parameter, Token
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, SeedOption, TableFormat, check_new, flag, read, whole
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
@@ -53,12 +54,8 @@ def pilot(
     data: Annotated[
         str | None, Parameter(help="Proxy data to train on (default: the scenario's data set, for simulations only).")
     ] = None,
-    images: Annotated[
-        int | None, Parameter(help="Images per device (default: as in the scenario).", converter=whole_number)
-    ] = None,
-    devices: Annotated[
-        int | None, Parameter(help="Devices in a pilot run (default: 20 or more).", converter=whole_number)
-    ] = None,
+    images: Annotated[int | None, whole("Images per device (default: as in the scenario).")] = None,
+    devices: Annotated[int | None, whole("Devices in a pilot run (default: 20 or more).")] = None,
     rounds: Annotated[
         tuple[int, ...], _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
     ] = (),
@@ -222,3 +219,40 @@ def _print_constants(console: Console, found: Calibration) -> None:
         norms.add_row(f"{norm.local_steps}", *(f"{v:.3g}" for v in (norm.mean, norm.quantile_95, norm.largest)))
     if found.norms:
         console.print(norms)
+
+
+data = App(name="data")
+
+
+@data.command
+def fetch(
+    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="The data set.")],
+    /,
+    *,
+    source: Annotated[Path | None, Parameter(help="A folder that already contains the files.")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="Where to store it (default: $AIRFED_DATA or the cache).")] = None,
+    json: Json = False,
+) -> int:
+    """Download a data set, verify its checksums and store it."""
+    from airfed.learning.published import fetch as get
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    progress = Progress(*columns, console=output.make_console(stderr=True), transient=True)
+    bars: dict[str, Any] = {}
+
+    def report(what: str, done: int, total: int | None) -> None:
+        progress.start()  # only now, so that an error prints no empty bar
+        if what not in bars:
+            bars[what] = progress.add_task(what, total=total)
+        progress.update(bars[what], completed=done, total=total)
+
+    try:
+        folder = get(name, source=source, data_dir=data_dir, progress=report)
+    finally:
+        if bars:
+            progress.stop()
+    if json:
+        output.print_json({"name": name, "folder": str(folder)})
+    else:
+        output.say(f"{name}: verified, in {folder}")
+    return 0

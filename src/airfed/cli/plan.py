@@ -1,4 +1,4 @@
-"""airfed plan, compare and new: no training, and torch only for a model of the user's own."""
+"""airfed plan, compare, new and explore: no training, and torch only for a model of the user's own."""
 
 from __future__ import annotations
 
@@ -50,14 +50,19 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
     return int(text)
 
 
+def whole(text: str) -> Parameter:
+    """Return the parameter of an option that takes a whole number."""
+    return Parameter(help=text, converter=whole_number)
+
+
 _MOST_DIGITS: Final = 1000
-SeedOption = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
+SeedOption = Annotated[int | None, whole("Use this seed instead of the scenario's.")]
 _MOST_LISTED: Final = 1_000_000  # devices, summed over the rounds, that JSON lists
 _MOST_UNEQUAL: Final = 1000  # devices of different limits, whose plans take longer to find
 PolicyOption = Annotated[
     str | None, Parameter(help=f"Policy: {', '.join(policies.EVERY)}, or your own as module:callable.")
 ]
-RoundsOption = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
+RoundsOption = Annotated[int | None, whole("Fix the number of aggregation rounds.")]
 
 
 def read(file: Path, **changes: Any) -> Scenario:
@@ -231,3 +236,20 @@ def _sensitivities(loaded: Scenario, found: Plan) -> Sensitivities | None:
 def with_policy(loaded: Scenario, name: str | None) -> Scenario:
     """Return the scenario with the named policy, if one is given."""
     return loaded if name is None else loaded.vary({"policy.name": name})
+
+
+def explore(
+    file: Annotated[Path | None, Parameter(help="The scenario to start from (default: that of airfed new).")] = None,
+    /,
+    *,
+    port: Annotated[int, whole("The port to listen on; 0 takes a free one.")] = 8080,
+    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
+    runs: Annotated[Path, Parameter(help="A folder of run directories to show.")] = Path("runs"),
+    browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
+) -> None:
+    from airfed.explorer import design
+
+    start = design.Design() if file is None else design.from_scenario(scenario.load(file))
+    from airfed.explorer.server import serve
+
+    serve(start, host=host, port=port, runs=runs, open_browser=browser)

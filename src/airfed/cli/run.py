@@ -20,7 +20,7 @@ from rich.markup import escape
 from airfed.cli.plan import Json, PolicyOption, RoundsOption, ScenarioFile, SeedOption, flag, read, with_policy
 from airfed.text import output, tables
 from airfed.text.live import LiveLine
-from airfed.text.phrases import ADVERSARIES, count, epsilon_spread, privacy_terms
+from airfed.text.phrases import ADVERSARIES, count, epsilon_spread, hints, privacy_terms
 
 if TYPE_CHECKING:
     from airfed.training.setup import Setup
@@ -98,7 +98,6 @@ def signals() -> Iterator[list[int]]:
 
 def _summary(outcome: Any, out: Path) -> dict[str, Any]:
     from airfed.privacy.gaussian import epsilon_range
-    from airfed.training.hints import hints
 
     plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
     last, budget = records[-1] if records else {}, plan.problem.budget

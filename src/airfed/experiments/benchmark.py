@@ -1,7 +1,6 @@
 """The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
-It is a sweep over the policy and the seed: finished runs are not repeated, interrupted runs are resumed.
-`DIR/benchmark.toml` is the scenario of the directory.
+It is a sweep over the policy and the seed. `DIR/benchmark.toml` is the scenario of the directory.
 """
 
 from __future__ import annotations
@@ -206,11 +205,10 @@ def _files(benchmark: Benchmark) -> Iterator[tuple[str, bytes]]:
     yield "benchmark.tex", benchmark.to_latex().encode()
     yield "benchmark.json", benchmark.to_json().encode()
     if _extras.has("matplotlib"):
-        from airfed.plotting.figure import encoded
+        from airfed.plotting.figure import pictures
 
         for name, drawn in benchmark.plot().items():
-            yield from ((f"{name}.{ending}", encoded(drawn, ending)) for ending in ("png", "pdf"))
-            yield f"{name}.txt", f"{drawn.get_label()}\n".encode()
+            yield from pictures(name, drawn).items()
 
 
 def _method_result(policy: str, records: Sequence[Record]) -> MethodResult:

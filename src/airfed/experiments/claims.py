@@ -1,7 +1,6 @@
 """The claims of Section V, tested on the final results of every point.
 
-A claim is a difference that should be positive. It passes if the 95% interval of that difference, paired by seed
-(Student's t), lies above zero.
+A claim passes if the 95% interval of a difference, paired by seed (Student's t), lies above zero.
 """
 
 from __future__ import annotations
@@ -143,19 +142,13 @@ def best_point(curves: Mapping[Index, Mapping[int, float]], seeds: Sequence[int]
 
 
 def best_by_others(curves: Mapping[Index, Mapping[int, float]]) -> dict[int, Index]:
-    """Return, for each seed, the grid point that is best on the other seeds, so that the selection is not biased.
-
-    A single seed selects for itself.
-    """
+    """Return, for each seed, the grid point that is best on the other seeds (a single seed selects for itself)."""
     seeds = sorted(next(iter(curves.values())))
     return {seed: best_point(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
 
 
 def check(results: DataFrame) -> list[Verdict]:
-    """Return the verdicts on every claim whose experiments are among the results.
-
-    Fig. 4 and Fig. 5 share runs, over I and over E = T/I; a comparison of the same runs is listed once.
-    """
+    """Return the verdicts on every claim whose experiments are among the results; Figs. 4 and 5 share runs."""
     own = {name: results[results["experiment"] == name] for name in TESTS} if len(results) else {}
     verdicts = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
     over_rounds = [verdict.effect for verdict in verdicts if verdict.figure == "fig4"]

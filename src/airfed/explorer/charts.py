@@ -1,7 +1,4 @@
-"""ECharts options of the charts on the page. Colours are CSS variables, so light and dark share the options.
-
-NiceGUI evaluates a value whose key begins with a colon. Those values are names in page.js, never data.
-"""
+"""ECharts options of the charts on the page, in CSS variables; `:keys` name functions in page.js, never data."""
 
 from __future__ import annotations
 
@@ -101,10 +98,7 @@ def heatmap(x: Options, y: Options, cells: list[Options], *marks: Options, colou
 
 
 def device_powers(plan: Plan, limit: str) -> Options:
-    """Return the powers of the devices, the strongest first, and the limit that excludes the next one ("" for none).
-
-    In a large fleet several devices share a bar, which shows their largest power.
-    """
+    """Return the devices' powers (the largest where several share a bar) and the limit that excludes the next one."""
     fleet, size = plan.problem.fleet, plan.num_scheduled
     order = np.argsort(-fleet.gain, kind="stable")
     scheduled = plan.amplitudes.shares(0)[order] > 0

@@ -15,9 +15,9 @@ from airfed.explorer.view import Card
 from airfed.planning import Plan
 from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
-from airfed.plotting.frontier import EPSILON, POWER, Frontier, frontier
+from airfed.plotting.series import EPSILON, POWER, Frontier, frontier
 from airfed.problem import InfeasibleError
-from airfed.text.phrases import LIMITS, TERMS, above, binding_text, devices_text, number
+from airfed.text.phrases import LIMITS, TERMS, above, binding_text, number, span
 from airfed.text.tables import sensitivity_sentences
 
 FACTORS: Final = 10.0 ** (np.arange(-6, 7) / 4)  # multiples of the current budgets in the map; the middle one is 1
@@ -37,7 +37,7 @@ def compare(design: Design) -> list[Card]:
             score = {"expected accuracy": "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"}
         rows.append(
             {"policy": f"{name}*" if plan.violations else name, "bound": number(plan.bound.total, 4), **score}
-            | {"devices": devices_text(plan, "–"), "rounds": str(plan.rounds)}
+            | {"devices": span(plan.sizes, "–"), "rounds": str(plan.rounds)}
             | {"W in total": number(plan.power_total, 4), "ε per round": number(plan.epsilon_round)}
             | {"ε in total": number(plan.epsilon_total), "limit": LIMITS[plan.binding]}
         )
@@ -113,6 +113,6 @@ def _frontier_chart(found: Frontier, budget: str) -> Options:
         lines, limit, drawn, edge = [], column("noise_floor"), column("noise_share"), "start"
         up = axis("noise / ϖ", *series.positive_range([limit, drawn], 1.5, 1.5), kind="log", vertical=True)
     shade = {"color": "var(--out)", "opacity": 0.45, "origin": edge}
-    lines.append(line("any method", x, limit, "warn", areaStyle=shade))
+    lines.append(line("any linear method", x, limit, "warn", areaStyle=shade))
     lines.append(line("plan", x, drawn, "ink", markLine=vertical_line(unit * found.own(budget))))
     return chart(axis(label, x[0], x[-1], kind="log"), up, *lines)

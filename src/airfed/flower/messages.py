@@ -1,11 +1,9 @@
 """Messages between server and devices, and the registry of nodes and their device indices.
 
-A training message has the global model under "arrays", the project's own "config", and a `RoundConfig` under
-"over-the-air", because every device has its own amplitude and phase. A reply has only the transmitted signal x_k. A
-question has only the key "ask", and the answer is the device index.
+A training message has the global model, the project's own "config", and a `RoundConfig` under "over-the-air". A reply
+has only the transmitted signal x_k. A question has only the key "ask", and the answer is the device index.
 
-Every value is checked before use, and declared sizes are never allocated unchecked. A Flower grid parses all received
-replies at once and trusts the stated sender, so one damaged reply raises in the server and the others are lost. Here
+Every value is checked before use. A Flower grid parses all received replies at once and trusts the stated sender; here
 each reply is pulled separately, and the SuperLink returns only the reply of the node that got the message.
 """
 
@@ -187,10 +185,7 @@ def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRe
 
 
 def decode(array: object, name: str, *, max_values: int | None = None) -> NDArray[Any]:
-    """Return the numbers of a Flower Array as one vector; raise ValueError unless `numpy.save` could have written it.
-
-    The reader of Flower lets NumPy evaluate the header, allocate its size, and open archives and pickles.
-    """
+    """Return the numbers of a Flower Array as one vector, read safely; Flower's own reader trusts the header."""
     if not isinstance(array, Array) or array.stype != "numpy.ndarray" or not isinstance(array.data, bytes):
         raise ValueError(f"{name} must be an array written by NumPy")
     return _files.load_npy(array.data, name=name, max_values=max_values).ravel()
@@ -280,11 +275,9 @@ class _Asked(NamedTuple):
 class NodeRegistry:
     """The connected nodes by device index.
 
-    Every node is asked once for its device index, and again only if a device is missing and `retry_after` has passed. A
-    round with all its devices does not wait. If a device is missing, a round waits for nodes that have not answered
-    yet, but in total at most `answer_timeout` in every `retry_after`.
-
-    Times are in s; `clock` is the module `time` except in tests.
+    Every node is asked once for its device index, and again only if a device is missing and `retry_after` [s] have
+    passed. If a device is missing, a round waits for nodes that have not answered yet, but in total at most
+    `answer_timeout` [s] in every `retry_after`. `clock` is the module `time` except in tests.
     """
 
     def __init__(

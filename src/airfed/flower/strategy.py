@@ -50,18 +50,14 @@ class OverTheAirFedAvg(Strategy):
     The plan determines the scheduled devices, their amplitudes, the rounds and the local steps. Each round charges all
     scheduled devices before any message is sent; a round without connected devices is not charged. The server clips the
     received updates again, superposes them, and adds the receiver noise once. A device that fails, is late, or sends
-    an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. The strategy
-    collects no metrics and evaluates nothing on devices, because no ε covers that. Evaluate on the server
-    (`evaluate_fn` of `start`). The attribute `released` is the model after the last complete round (averaged if the
-    plan averages models), also if `start` raised.
+    an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. Nothing is measured
+    on devices, because no ε covers that. The attribute `released` is the model after the last complete round (averaged
+    if the plan averages models), also if `start` raised.
 
     Args:
-        plan: the plan to execute.
         recorder: charges the rounds; a path creates a ledger there (`LedgerRecorder`).
-        aircomp: channels and beamformers of the rounds; those of the plan by default.
-        noise: source of the receiver noise; the operating system by default.
-        first_round: first round i, if an earlier training is resumed.
-        averages: model averages before that round, if the plan averages models (attribute `averages`).
+        aircomp, noise: by default the channels of the plan, and the operating system's entropy.
+        first_round, averages: to resume a training: its next round i and the model averages before it.
         wait_for_devices: [s] that the first round waits for scheduled devices.
         clock: the module `time` except in tests.
 
@@ -118,17 +114,11 @@ class OverTheAirFedAvg(Strategy):
     ) -> Result:
         """Train, and return the model (averaged if the plan averages models) and the results of `evaluate_fn`.
 
-        Args:
-            grid: connection to the devices.
-            initial_arrays: m⁰; all arrays together have d numbers.
-            num_rounds: at most the remaining rounds of the plan, which is the default.
-            timeout: [s] that a round waits for replies.
-            train_config, evaluate_config: sent to the devices under "config".
-            evaluate_fn: evaluates the model on the server.
+        At most `num_rounds` of the remaining rounds are trained; each waits `timeout` [s] for replies. The devices get
+        `train_config` under "config". `evaluate_fn` evaluates the model on the server.
 
-        Raises:
-            BudgetExhausted, NoDeviceAvailable: the round was not sent.
-            Diverged: no device sent a valid update, or the model is not finite.
+        Raises BudgetExhausted or NoDeviceAvailable if a round was not sent, and Diverged if no device sent a valid
+        update, or the model is not finite.
         """
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
@@ -265,10 +255,7 @@ class OverTheAirFedAvg(Strategy):
 def _metered(
     aggregate: ReceivedAggregate, clip_norm: float, aircomp: AirCompRound, sent: _OpenRound
 ) -> ReceivedAggregate:
-    """Count updates at the clipping norm as clipped, because devices clip them, and power that may have been sent.
-
-    Contacted devices without a valid reply may have transmitted, with the maximum power.
-    """
+    """Count updates at the clipping norm as clipped, and the largest power of contacted devices without valid reply."""
     clipped = int(np.count_nonzero(aggregate.norms > clip_norm * (1.0 - 2.0 * CLIP_MARGIN)))
     unreachable = np.isin(aircomp.scheduled, list(sent.outgoing)) & np.isin(aircomp.scheduled, aggregate.missing)
     worst = np.where(unreachable, np.square(aircomp.transmit_amplitude), 0.0)

@@ -16,7 +16,6 @@ import numpy as np
 
 from airfed import antennas
 from airfed.planning import limits
-from airfed.planning.limits import Floats
 from airfed.planning.method import thinned
 from airfed.planning.surrogate import Surrogate
 from airfed.problem import Problem
@@ -49,20 +48,12 @@ def least_noise(problem: Problem, rounds: int) -> float:
         most = np.minimum(most, cap * np.sqrt(alike * np.sum(np.square(inverse), axis=0)))
     if budget.device_power is not None:
         most = np.minimum(most, np.sqrt(budget.device_power * square))
-    largest = _water_filling(most, square, budget.total_power)
-    return problem.link.noise_std * rounds / largest if largest > 0 else math.inf
-
-
-def _water_filling(most: Floats, square: Floats, power: float) -> float:
-    """Return the largest Σ A_k with A_k ≤ U_k and Σ A_k²/H_k² ≤ P_tot."""
-    reachable = most > 0
-    most, square = most[reachable], square[reachable]
+    most, square = most[most > 0], square[most > 0]
     full = np.square(most / np.sqrt(square))
-    if float(np.sum(full)) <= power:
-        return float(np.sum(most))
-    level = math.sqrt(limits.water_level(np.square(most / square), square, full, power))
+    level = math.sqrt(limits.water_level(np.square(most / square), square, full, budget.total_power))
     with np.errstate(over="ignore"):
-        return float(np.sum(np.minimum(most, level * square)))
+        largest = float(np.sum(np.minimum(most, level * square)))
+    return problem.link.noise_std * rounds / largest if largest > 0 else math.inf
 
 
 def highest_accuracy(problem: Problem, surrogate: Surrogate) -> float:

@@ -286,9 +286,5 @@ def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers
     uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
     fits = uses <= problem.symbols
     if not fits.any():
-        seconds = uses[0] / (problem.link.bandwidth or 1.0)
-        raise InfeasibleError(
-            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s of air time ({method.name}), and the budget is "
-            f"{problem.budget.air_time:.4g} s (air_time)."
-        )
+        problem.require_time(uses[0], f"with {method.name} rounds={rounds[0]} take")
     return np.asarray(rounds[fits])

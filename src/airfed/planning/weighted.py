@@ -214,7 +214,7 @@ def _expected(problem: Problem, surrogate: Surrogate, row: Floats, rounds: int) 
 def lower_bound(problem: Problem) -> float:
     """Return a lower bound on `bound.total` over all beamformers, amplitudes and I: matched filters for all."""
     alone = optimal.assuming_perfect_csi(beamforming.ideal(problem))
-    return weighted(alone, np.arange(1, problem.most_rounds + 1)).lower_bound
+    return weighted(alone, problem.round_candidates()).lower_bound
 
 
 def _bounds(candidates: RoundCandidates, index: int, one: RoundProblem, found: Optimum) -> Floats:

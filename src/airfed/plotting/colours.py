@@ -96,10 +96,7 @@ def line_styles(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def stylesheet(dark: Iterable[str]) -> str:
-    """Return the CSS of pages with charts: a variable and a class per colour, and the rules of `chart.css`.
-
-    In the rules `dark`, such as "body.dark{%s}", %s stands for the dark declarations.
-    """
+    """Return the CSS of pages with charts; in the rules `dark` ("body.dark{%s}"), %s is the dark declarations."""
     meanings = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
     on_light = meanings | {name: colour for name, (colour, _) in PAGE.items()}
     # Mixed with white on a dark page, so that lines and letters keep their contrast.

@@ -1,10 +1,10 @@
-"""The numbers behind charts of plans, of plans round by round, and of runs. Needs no matplotlib."""
+"""The numbers behind charts of plans, of plans round by round, of runs, and of frontiers. Needs no matplotlib."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from airfed import bounds, policies
-from airfed.planning import Plan, Surrogate, limits
+from airfed.planning import Plan, Surrogate, converse, limits
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.plan import FEASIBILITY_RTOL
 from airfed.plotting import colours
 from airfed.problem import InfeasibleError, Problem
+from airfed.scenario import Scenario
 from airfed.text.phrases import METRICS, TERMS
 from airfed.training.run import Run
 
@@ -26,14 +27,15 @@ Integers = NDArray[np.int64]
 MOST_ROUNDS: Final = 40  # points on the curve over I
 FEWER_ROUNDS: Final = 16  # where limits differ by device, and a schedule takes longer to find
 MOST_POINTS: Final = 240  # points of a line over the rounds
+EPSILON: Final = "budget.epsilon"
+POWER: Final = "budget.total_power"
+EPSILONS: Final = tuple(float(f"{0.5 * 2 ** (step / 2):.4g}") for step in range(11))  # 0.5 to 16
+FACTORS: Final = tuple(2.0**step for step in range(-4, 5))  # on the scenario's total power
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """A named line of a chart: the mean over `seeds`, `spread` being half the width of its 95% band.
-
-    The legend omits a line that is not `listed`.
-    """
+    """A line of a chart, in its legend if `listed`: the mean over `seeds`; `spread` is half of its 95% band."""
 
     name: str
     colour: str
@@ -85,12 +87,6 @@ def thin(size: int, *, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.intp))
 
 
-def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Integers:
-    """Return at most `most` numbers of rounds, evenly spread on a logarithmic scale, and the chosen one."""
-    spread = np.geomspace(1, total_steps, min(total_steps, most)).round().astype(np.int64)
-    return np.unique(np.append(spread, chosen))
-
-
 def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
     """Return the finite positive range of values, widened by factors."""
     values = np.asarray(values, dtype=np.float64)
@@ -119,8 +115,10 @@ def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int, policy: 
 
 
 def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Plan]:
-    plans, reason = [], ""
-    for rounds in shown_rounds(problem.learning.total_steps, chosen, most).tolist():
+    """Return the plans of at most `most` numbers of rounds, spread on a logarithmic scale, and the chosen one."""
+    plans, reason, steps = [], "", problem.learning.total_steps
+    spread = np.geomspace(1, steps, min(steps, most)).round().astype(np.int64)
+    for rounds in np.unique(np.append(spread, chosen)).tolist():
         try:
             plans.append(policies.plan(problem, rounds=rounds, **options))
         except InfeasibleError as error:
@@ -131,10 +129,7 @@ def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Pla
 
 
 def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
-    """Return the objective of the best plans over the number of rounds: the expected accuracy, or the bound.
-
-    They are weighted if the plan's policy is, and aligned otherwise.
-    """
+    """Return the objective of the best plans, weighted if the plan's policy is, over the number of rounds."""
     policy = "weighted" if plan.policy == "weighted" else "optimal"
     if plan.objective == "accuracy" and surrogate is not None:
         return accuracy_curve(plan.problem, surrogate, plan.rounds, policy)
@@ -175,10 +170,7 @@ def round_by_round(plan: Plan) -> bool:
 
 
 def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
-    """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all inactive.
-
-    Rows are sorted by the number of rounds in which a device is scheduled, the largest first, then by its index.
-    """
+    """Return mean power/peak power over `tall` devices, most often scheduled first, and `wide` rounds; NaN: none."""
     peak = plan.problem.fleet.peak_power
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
@@ -196,9 +188,8 @@ def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
 def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Floats]]:
     """Return at most `most` numbers of rounds, from 0 to I, and the remaining share of each budget after each.
 
-    Privacy is Σμ_i² over the rounds in which a device is scheduled. It is included only if its budget covers the
-    training, and batteries only if devices have them: the smallest remaining share and the median over the devices
-    that are ever scheduled. A share is negative only where a plan breaks the limit.
+    Privacy (Σμ_i²) is included only if its budget covers the training, and batteries only if devices have them: the
+    smallest remaining share and the median over the devices that are ever scheduled.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
     rounds = thin(plan.rounds + 1, most=most)
@@ -294,8 +285,7 @@ def metric_title(runs: Sequence[Run], metric: str) -> str:
 def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
     """Return a metric of each group of runs: accuracy and loss over the local steps, ε and power over the rounds.
 
-    Accuracy and loss are means over the seeds with their 95% intervals. ε and power are those of the first seed, from
-    the ledger, with the planned power as a dotted line. Groups without a value are omitted.
+    Accuracy and loss are means over the seeds with 95% intervals; ε and power are those of the first seed's ledger.
     """
     grouped = groups(runs)
     styles = colours.line_styles({label: group[0].scenario.policy.name for label, group in grouped.items()})
@@ -346,3 +336,96 @@ def _common(runs: Sequence[Run], metric: str) -> tuple[Floats, Floats]:
     ]
     steps = sorted(set.intersection(*(set(column) for column in columns)))
     return np.array(steps, dtype=np.float64), np.array([[column[step] for step in steps] for column in columns])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierPoint:
+    """The scenario with another value of one budget; None where there is no plan or no expected accuracy."""
+
+    budget: str  # the changed key, EPSILON or POWER
+    value: float  # ε, or P_tot [W]
+    num_scheduled: int | None = None
+    rounds: int | None = None
+    noise_share: float | None = None
+    noise_floor: float | None = None  # that no linear method can beat in as many rounds
+    accuracy: float | None = None  # expected of the plan
+    low: float | None = None  # [low, high] is a nominal 90% interval for a single training
+    high: float | None = None
+    highest: float | None = None  # the expected accuracy that no linear method can exceed
+    trained: float | None = None  # the accuracy of a training at this point
+    reason: str = ""  # why there is no plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """The points of a scenario over ε and over the total power."""
+
+    scenario: Scenario
+    points: tuple[FrontierPoint, ...]
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether a surrogate fits, so that points have expected accuracies."""
+        return any(point.highest is not None for point in self.points)
+
+    def along(self, budget: str) -> list[FrontierPoint]:
+        """Return the points that change a budget, in ascending order."""
+        return [point for point in self.points if point.budget == budget]
+
+    def column(self, budget: str, name: str) -> Floats:
+        """Return a field of the points that change a budget; NaN for None."""
+        return np.array([getattr(point, name) for point in self.along(budget)], dtype=np.float64)
+
+    def axis(self, budget: str) -> tuple[str, float]:
+        """Return the label of a budget's axis, and the factor from values to its unit: J where a bandwidth is known."""
+        if budget == EPSILON:
+            return f"privacy budget ε, {'per round' if self.scenario.budget.scope == 'round' else 'in total'}", 1.0
+        bandwidth = self.scenario.link.bandwidth
+        return ("total power [W]", 1.0) if bandwidth is None else ("total energy [J]", 1.0 / bandwidth)
+
+    def own(self, budget: str) -> float:
+        """Return the scenario's value of a budget."""
+        return float(getattr(self.scenario.budget, budget.partition(".")[2]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the points as plain values."""
+        return [asdict(point) for point in self.points]
+
+
+def frontier(scenario: Scenario) -> Frontier:
+    """Return what a scenario's plan reaches over ε from 0.5 to 16 and over 1/16 to 16 times its total power.
+
+    Each point is the plan of the scenario with that one budget changed, on the same channel realisation.
+    InfeasibleError if none of them has a plan or an expected accuracy.
+
+    >>> import airfed
+    >>> points = frontier(airfed.load("examples/private.toml")).along(EPSILON)
+    >>> all(point.accuracy <= point.highest + 1e-12 for point in points if point.accuracy)
+    True
+    """
+    points = tuple(_frontier_points(scenario))
+    if all(point.rounds is None and point.highest is None for point in points):
+        raise InfeasibleError(points[0].reason)
+    return Frontier(scenario=scenario, points=points)
+
+
+def _frontier_points(scenario: Scenario) -> Iterator[FrontierPoint]:
+    powers = [float(f"{scenario.budget.total_power * factor:.6g}") for factor in FACTORS]
+    dimension, surrogate = scenario.dimension, scenario.surrogate
+    for budget, values in ((EPSILON, EPSILONS), (POWER, powers)):
+        for value in values:
+            found: dict[str, Any] = {}
+            try:
+                changed = scenario.override({budget: value})
+                problem = changed.problem(dimension=dimension)
+                if surrogate is not None:
+                    found["highest"] = converse.highest_accuracy(problem, surrogate)
+                plan = changed.plan(problem)
+                found |= {"num_scheduled": int(np.max(plan.sizes)), "rounds": plan.rounds}
+                found["noise_share"] = plan.noise_share
+                found["noise_floor"] = converse.least_noise(plan.problem, plan.rounds)
+                if (expected := plan.prediction) is not None:
+                    found |= {"accuracy": expected.accuracy, "low": expected.low, "high": expected.high}
+            except InfeasibleError as error:
+                found["reason"] = str(error)
+            yield FrontierPoint(budget=budget, value=value, **found)

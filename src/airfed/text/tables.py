@@ -18,7 +18,7 @@ from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.problem import Adversary, InfeasibleError
 from airfed.text import phrases
 from airfed.text.output import HtmlConsole
-from airfed.text.phrases import LIMITS, SCOPES, above, change_text, compact, devices_text, span
+from airfed.text.phrases import LIMITS, SCOPES, above, change_text, compact, span
 
 Row = tuple[str, str, str]  # name, value, remark
 _LARGE: Final = 10_000  # devices
@@ -129,7 +129,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, by expected accuracy where there is one, and what the columns mean."""
     best, timed = plans["optimal"], _timed(plans)
-    console.print(f"[bold]{escape(name)}[/bold] · policy optimal\n{phrases.schedule_sentence(best)}\n")
+    console.print(f"[bold]{escape(name)}[/bold] · {len(plans)} policies on one channel realisation\n")
     _print_policies(console, plans, failures)
     predicted = [plan.prediction is not None for plan in plans.values()]
     lines = [_meaning_of_optimal(best), bound_basis(best)]
@@ -230,7 +230,7 @@ def _devices(plan: Plan) -> str:
     """Return the number of scheduled devices; a range in large fleets is in thousands, for a narrow column."""
     if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
-    return devices_text(plan, "-")
+    return span(plan.sizes, "-")
 
 
 def _epsilon(plan: Plan, epsilon: float) -> str:

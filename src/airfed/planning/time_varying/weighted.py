@@ -64,14 +64,10 @@ def weighted(problem: Problem, *, rounds: int | None, samples: Samples | None) -
     samples = planner.strided(planner.in_time(problem, samples), problem)
     exposure = beamforming.exposure_cap(problem) if problem.all_antennas_seen and problem.fleet.antennas > 1 else 1.0
     samples = planner.effective_samples(problem, samples, exposure)
-    if instance.one_budget:
-        return _causal(instance, factor, _few(samples), factor_of_samples, rounds)
+    if instance.one_budget:  # with a few samples: a round takes longer to solve than an aligned one
+        few = (lambda seen: samples(seen)[:_SAMPLES]) if callable(samples) else samples[:_SAMPLES]
+        return _causal(instance, factor, few, factor_of_samples, rounds)
     return _equal_shares(instance, factor, planner.first_sample(samples, problem), factor_of_samples, rounds)
-
-
-def _few(samples: Samples) -> Samples:
-    """Return at most a few of the samples: a round takes longer to solve than an aligned one."""
-    return (lambda seen: samples(seen)[:_SAMPLES]) if callable(samples) else samples[:_SAMPLES]
 
 
 def _log_multipliers(spend: Callable[[Floats], Floats], budget: Floats, start: Floats, rtol: float) -> Floats:
