@@ -28,7 +28,10 @@ from studies.regret import rows as rows_of_regret
 from studies.regret.regret import MarginVerdict
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
-PAGES: Final = (DOCS / "reproduction.md", DOCS / "studies" / "regret.md", DOCS / "studies" / "policies.md")
+PAGES: Final = (
+    DOCS / "reproduction.md",
+    *(DOCS / "studies" / f"{name}.md" for name in ("range", "regret", "policies")),
+)
 _SECTIONS: Final = {  # a figure and the experiments whose final results are listed below it
     "fig2": (),
     "fig3": ("fig3", "fig3-gain"),
