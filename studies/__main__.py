@@ -17,15 +17,15 @@ from airfed.text import output
 from airfed.text.tables import plain_table
 from studies import catalogue, coverage, networks, page, transfer
 
-FROM_RECORDS: Final = {"coverage": coverage.write, "transfer": transfer.write}
+FROM_RECORDS: Final = {"coverage": coverage.write, "transfer": transfer.write, "page": page.rewrite}
 
 
 def main(
     *names: Annotated[
         str,
         Parameter(
-            help=f"Studies: {', '.join(catalogue.STUDIES)}; or figures of the paper; or coverage, transfer or networks "
-            "alone."
+            help=f"Studies: {', '.join(catalogue.STUDIES)}; or figures of the paper; or coverage, transfer, "
+            "networks or page alone."
         ),
     ],
     out: Path = Path("out/studies"),

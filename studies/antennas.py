@@ -33,7 +33,7 @@ def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]
     """Return a row for each training: scenario, antennas, adversary, seed, plan, accuracy expected and reached."""
     found = []
     for record in records:
-        if not record.ended or int(record.point.values["seed"]) not in seeds:
+        if record.run is None or not record.ended or int(record.point.values["seed"]) not in seeds:
             continue
         values, plan = record.point.values, record.plan
         found.append(
@@ -49,6 +49,7 @@ def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]
                 "epsilon_total": plan["epsilon_total"],
                 "predicted_accuracy": plan["predicted_accuracy"],
                 "accuracy": record.final["accuracy"],
+                "version": record.run.manifest["airfed"],
             }
         )
     return found

@@ -1,13 +1,14 @@
-"""Benchmarks of airfed's plans and the baselines: records of every training, page and pictures.
+"""Benchmarks of airfed's plans and the baselines: records of every training, tables and pictures.
 
 `python -m studies.benchmarks train [NAME ...]` trains what is missing in out/studies, one seed after the other, and
-stores a row for each training in docs/studies/benchmarks.csv. `python -m studies.benchmarks page` writes page and
-pictures from these records.
+stores a row for each training in docs/studies/benchmarks.csv. `python -m studies.benchmarks page` writes the results in
+docs/baselines.md and their pictures from the records that are there.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,18 +20,25 @@ import pandas as pd
 import airfed
 from airfed.experiments.benchmark_table import Benchmark, MethodResult
 from airfed.plotting.figure import encoded
-from airfed.text.phrases import compact
+from airfed.text.phrases import compact, count
 from studies.markdown import markdown_table
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
 RECORDS: Final = DOCS / "studies" / "benchmarks.csv"
-PAGE: Final = RECORDS.with_suffix(".md")
+PAGE: Final = DOCS / "baselines.md"
+RESULTS: Final = "## Results\n"  # the heading of the part of the page that is generated
+_ABOUT: Final = (
+    "`python -m studies.benchmarks train` trains these benchmarks. `python -m studies.benchmarks page` writes this "
+    "section from `docs/studies/benchmarks.csv`, which has one row per training. Do not edit it. Accuracy is the mean "
+    "over the seeds ± half its 95% interval (Student's t). Intervals of differences to airfed's plan are paired by "
+    "seed. † is not private. W are summed over devices and rounds, planned for the worst case."
+)
 _EXPENSES: Final = ("power_total", "power_transmitted", "channel_uses", "rounds", "num_scheduled")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class BenchmarkStudy:
     """A scenario in which methods are compared."""
 
     file: str
@@ -58,23 +66,39 @@ class Study:
 
 _TRAINED: Final = ("weighted", "liu_simeone", "paper", "secure_aggregation", "fedavg")
 STUDIES: Final = {
-    "private": Study(
+    "private": BenchmarkStudy(
         file="private.toml",
         title="Strong privacy",
-        about="1,000 devices with 4 images of `mnist-5k` each and the paper's CNN. The surrogate of Fashion-MNIST\n"
+        about="1,000 devices with 4 images of `mnist-5k` each and the paper's CNN. The surrogate of Fashion-MNIST "
         "chooses rounds, clipping norm and average for every private method.",
         policies=_TRAINED,
         equal=("optimal", "threshold_power", "truncated_inversion", "full"),
     ),
-    "paper": Study(
+    "paper": BenchmarkStudy(
         file="paper.toml",
         title="The paper's scenario",
-        about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is\n"
-        "replaced by the total ε of full participation, the same for every method. The surrogate of Fashion-MNIST\n"
+        about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is "
+        "replaced by the total ε of full participation, the same for every method. The surrogate of Fashion-MNIST "
         "chooses rounds, clipping norm and average for every private method.",
         policies=(*_TRAINED, "optimal", "full", "top_k"),
         equal=("threshold_power",),
         changes={"policy.objective": "accuracy"},
+    ),
+    "fading": BenchmarkStudy(
+        file="fading.toml",
+        title="Time-varying channels",
+        about="The paper's fleet with Rayleigh gains drawn anew in each round, shadowing of 4 dB that all devices "
+        "share for five rounds, and 300 W. Plans are causal and by the bound; the total ε is that of `full`.",
+        policies=(*_TRAINED, "optimal", "myopic", "full", "threshold_power"),
+    ),
+    "dirichlet": BenchmarkStudy(
+        file="paper.toml",
+        title="Heterogeneous devices",
+        about="The paper's scenario with a Dirichlet partition (0.3). No surrogate fits, so plans are by the bound; "
+        "the total ε is that of full participation.",
+        policies=(*_TRAINED, "optimal", "full"),
+        equal=("threshold_power",),
+        changes={"learning.partition": "dirichlet", "learning.alpha": 0.3, "policy.objective": "bound"},
     ),
 }
 
@@ -94,34 +118,34 @@ def store(name: str, found: Benchmark) -> None:
         for result in found.results
         for seed, run in sorted(result.runs.items())
     ]
-    every = pd.concat([records()[lambda old: old["study"] != name], pd.DataFrame(rows)])
-    every.assign(version=airfed.__version__).to_csv(RECORDS, index=False)
+    new = pd.DataFrame(rows).assign(version=airfed.__version__)
+    pd.concat([records()[lambda old: old["study"] != name], new]).to_csv(RECORDS, index=False)
 
 
 def records() -> pd.DataFrame:
     """Return the stored trainings."""
     if not RECORDS.exists():
-        return pd.DataFrame({"study": []})
+        return pd.DataFrame({"study": [], "version": []})
     return pd.read_csv(RECORDS, keep_default_na=False, na_values={"air_time": [""]})
 
 
 def benchmark(name: str, found: pd.DataFrame) -> Benchmark:
     """Return a benchmark from its records, with the seeds that every method has."""
     own = found[found["study"] == name]
-    shared = set.intersection(*(set(part["seed"]) for _, part in own.groupby("policy")))
+    shared = sorted(set.intersection(*(set(part["seed"]) for _, part in own.groupby("policy"))))
     results = [
-        MethodResult(policy=policy, runs={int(row["seed"]): _run(row) for row in _dicts(part, shared)}, reasons={})
+        MethodResult(
+            policy=policy,
+            runs={int(row["seed"]): _run(row) for row in part[part["seed"].isin(shared)].to_dict("records")},
+            reasons={},
+        )
         for policy, part in own.groupby("policy", sort=False)
     ]
     budget = STUDIES[name].scenario.budget
     allowed = (
         f"ε = {budget.epsilon:g} in total at δ = {budget.delta:g}, {budget.total_power:g} W over all devices and rounds"
     )
-    return Benchmark.of(name, allowed, sorted(shared), results)
-
-
-def _dicts(part: pd.DataFrame, shared: set[int]) -> list[dict[str, Any]]:
-    return part[part["seed"].isin(shared)].to_dict("records")
+    return Benchmark.of(name, allowed, shared, results)
 
 
 def _run(row: dict[str, Any]) -> dict[str, Any]:
@@ -129,54 +153,64 @@ def _run(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **missing, "violations": row["violations"].split(), "private": str(row["private"]) == "True"}
 
 
-def section(name: str, found: Benchmark) -> str:
+def section(name: str, found: pd.DataFrame) -> str:
     """Return the section of a benchmark in Markdown."""
-    study, rows = STUDIES[name], found.rows()
-    head = ["method", "accuracy", "ε in total", "W planned", "W sent", "symbols", "rounds", "devices"]
-    cells = [head]
-    for result, row in zip(found.results, rows, strict=True):
+    study, table = STUDIES[name], benchmark(name, found)
+    versions = sorted(set(found.loc[found["study"] == name, "version"]))
+    seeds = f"{count(len(table.seeds), 'paired seed')} of {study.seeds} planned, by airfed {', '.join(versions)}."
+    parts = [f"### {study.title}", _wrapped(f"{study.about} Budget of every method: {table.budget}. {seeds}")]
+    if not table.seeds:
+        return "\n\n".join([*parts, "No seed has been trained with every method."])
+    if study.equal:
+        names, has = ", ".join(f"`{policy}`" for policy in study.equal), "has" if len(study.equal) == 1 else "have"
+        parts.append(_wrapped(f"With each seed, {names} {has} the plan of `weighted` (to 1e-12), so no training."))
+    parts += [
+        markdown_table(_cells(table)),
+        "\n".join(_wrapped(f"- {sentence}", indent="  ") for sentence in table.verdict()),
+        f"![Accuracy over transmitted power: {study.title}](images/benchmark-{name}.png)",
+    ]
+    return "\n\n".join(parts)
+
+
+def _wrapped(text: str, *, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def _cells(table: Benchmark) -> list[list[str]]:
+    """Return the cells of the table of a benchmark, the headings first."""
+    cells = [["method", "accuracy", "ε in total", "W planned", "W sent", "symbols", "rounds", "devices"]]
+    for result, row in zip(table.results, table.rows(), strict=True):
         label = f"`{result.policy}`{' ' + result.marks if result.marks else ''}"
-        mean, half = row["accuracy"], row["accuracy_high"] - row["accuracy"]
+        half = "" if row["accuracy_high"] is None else f" ± {100 * (row['accuracy_high'] - row['accuracy']):.1f}"
         epsilon = f"{row['epsilon_total']:.2f}" if result.private else "∞"
-        cells.append([label, f"{mean:.1%} ± {100 * half:.1f}", epsilon, *(compact(row[key], 4) for key in _EXPENSES)])
-    return "\n".join(
-        [
-            f"## {study.title}\n",
-            f"{study.about}\nBudget of every method: {found.budget}.\n{len(found.seeds)} paired seeds.\n"
-            f"With each of them, {', '.join(f'`{policy}`' for policy in study.equal)}\n"
-            f"{'has' if len(study.equal) == 1 else 'have'} the plan of `weighted` (amplitudes to 1e-12); they were not "
-            "trained.\n",
-            f"{markdown_table(cells)}\n",
-            "".join(f"- {sentence}\n" for sentence in found.verdict()),
-            f"![Accuracy over transmitted power: {study.title}](../images/benchmark-{name}.png)\n",
-        ]
-    )
+        expenses = (compact(row[key], 4) for key in _EXPENSES)
+        cells.append([label, f"{row['accuracy']:.1%}{half}", epsilon, *expenses])
+    return cells
 
 
 def page(found: pd.DataFrame) -> str:
-    """Return the page."""
+    """Return the results as the last section of the page."""
     names = [name for name in STUDIES if (found["study"] == name).any()]
-    return "\n".join(
-        [
-            "# Benchmarks of the methods\n",
-            "This page compares airfed's plans with [baselines](../baselines.md) at the same total ε and power.\n"
-            "`python -m studies.benchmarks train` trains, `python -m studies.benchmarks page` writes the page from\n"
-            "`benchmarks.csv`, which has one row per training. Do not edit it.\n",
-            "Accuracy is the mean over the seeds with half its 95% interval (Student's t). Intervals of differences\n"
-            "to airfed's plan are paired by seed. † is not private. W are summed over devices and rounds, planned for\n"
-            "the worst case. `dp_fedavg` has a trusted server and no radio, so it is not compared.\n",
-            *(section(name, benchmark(name, found)) for name in names),
-        ]
-    )
+    missing = [STUDIES[name].title.lower() for name in STUDIES if name not in names]
+    parts = [
+        f"{RESULTS}\n" + _wrapped(_ABOUT),
+        *(section(name, found) for name in names),
+    ]
+    if missing:
+        parts.append(f"Not recorded: {', '.join(missing)}.")
+    return "\n\n".join(parts) + "\n"
 
 
 def write() -> None:
-    """Write page and pictures from the records."""
-    found = records()
-    PAGE.write_text(page(found), encoding="utf-8")
+    """Write the results in the page and their pictures from the records."""
+    found, (kept, heading, _) = records(), PAGE.read_text(encoding="utf-8").partition(RESULTS)
+    if not heading:
+        raise ValueError(f"{PAGE} must have the heading {RESULTS.strip()}.")
+    PAGE.write_text(kept + page(found), encoding="utf-8")
     for name in found["study"].unique():
-        figures = benchmark(name, found).plot()
-        (DOCS / "images" / f"benchmark-{name}.png").write_bytes(encoded(figures["benchmark-power"], "png"))
+        if (table := benchmark(name, found)).seeds:
+            picture = encoded(table.plot()["benchmark-power"], "png")
+            (DOCS / "images" / f"benchmark-{name}.png").write_bytes(picture)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ import pandas as pd
 
 from airfed.planning.surrogate import INTERVALS, error_scale
 from airfed.scenario.learning_section import shipped
-from studies.markdown import markdown_table
+from studies.markdown import markdown_table, recorded
 
 DOCS: Final = Path(__file__).parent.parent / "docs" / "studies"
 PAGE: Final = DOCS / "coverage.md"
+TABLES: Final = ("regret-trainings.csv", "antennas.csv")
 LEVELS: Final = (0.9, 0.95, 0.98, 1.0)
 ENOUGH: Final = 0.88
 OTHER_DATA: Final = {  # scenario: the surrogate of another data set with its model, partition and images per device
@@ -35,7 +36,7 @@ _TITLES: Final = {"same": "same data set", "other": "another data set"}
 
 def records() -> dict[str, pd.DataFrame]:
     """Return scenario, expected and reached accuracy of the recorded trainings, for each kind of pilot data."""
-    regret, antennas = (pd.read_csv(DOCS / name) for name in ("reproduction-regret.csv", "antennas.csv"))
+    regret, antennas = (pd.read_csv(DOCS / name) for name in TABLES)
     antennas = antennas.assign(scenario="antennas").rename(columns={"predicted_accuracy": "predicted"})
     columns = ["scenario", "predicted", "accuracy"]
     other = []
@@ -103,6 +104,9 @@ def intervals() -> dict[str, dict[str, Any]]:
 
 def markdown(found: dict[str, dict[str, Any]]) -> str:
     """Return the page of the coverage."""
+    first, second = (
+        recorded(pd.read_csv(DOCS / name), by=by) for name, by in zip(TABLES, ("scenario", "label"), strict=True)
+    )
     cells = [["pilots on", "scenario left out", "trainings", "inside the interval"]]
     sentences = []
     for kind, each in found.items():
@@ -122,7 +126,8 @@ def markdown(found: dict[str, dict[str, Any]]) -> str:
             "",
             "`airfed plan` prints an interval for the accuracy of a single training. It is nominally a 90% interval.",
             "This page shows how many recorded trainings it contains. `python -m studies coverage` writes the page and",
-            "`src/airfed/surrogates/intervals.json` from `reproduction-regret.csv` and `antennas.csv`. Do not edit it.",
+            "`src/airfed/surrogates/intervals.json`. Do not edit it. The records are those of [regret](regret.md)",
+            f"(`{TABLES[0]}`: {first}) and [antennas](../antennas.md) (`{TABLES[1]}`: {second}).",
             "",
             "The interval is conformal: the errors of recorded trainings set its width. With p expected, the scale is",
             r"\( s = p(1 - p) + 0.02 \), and the score of a training is \( (\text{accuracy} - p) / s \). The intervals",

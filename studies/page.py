@@ -1,14 +1,18 @@
-"""Pages of results, generated from records only."""
+"""Pages of results, generated from records only.
+
+`python -m studies page` writes every page again from the records beside it.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, read_csv
 
 from airfed import scenario
 from airfed._disk import write_atomic
@@ -18,11 +22,16 @@ from airfed.experiments.figures import Studies, definition_file, settings
 from airfed.experiments.results import Estimate, estimate
 from studies import bounds
 from studies.catalogue import CHECKS
-from studies.markdown import markdown_table
+from studies.markdown import markdown_table, recorded, wrapped
 from studies.regret import page as page_of_regret
 from studies.regret import rows as rows_of_regret
 from studies.regret.regret import MarginVerdict
 
+DOCS: Final = Path(__file__).parent.parent / "docs"
+PAGES: Final = (
+    DOCS / "reproduction.md",
+    *(DOCS / "studies" / f"{name}.md" for name in ("range", "regret", "policies")),
+)
 _SECTIONS: Final = {  # a figure and the experiments whose final results are listed below it
     "fig2": (),
     "fig3": ("fig3", "fig3-gain"),
@@ -39,8 +48,8 @@ _SECTIONS: Final = {  # a figure and the experiments whose final results are lis
 _WITHOUT_PICTURE: Final = {"ablation"}  # the table says it all
 _TABLES: Final = {
     "bounds": "bounds",
-    "regret": "regret",
-    "prediction": "regret",
+    "regret": "trainings",
+    "prediction": "trainings",
 }  # figures whose rows are stored beside the page, and the name of their file
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -52,7 +61,14 @@ def final_results(found: Studies) -> DataFrame:
     return claims.final_results(plain)
 
 
-def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:
+def markdown(
+    results: DataFrame,
+    *,
+    figures: Sequence[str],
+    quick: bool,
+    tables: Tables | None = None,
+    name: str = "reproduction",
+) -> str:
     """Return the page: verdicts, final results, the range in which each claim holds, and how loose the bound is.
 
     Args:
@@ -60,11 +76,12 @@ def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables:
         figures: names of the figures.
         quick: whether they come from the quick version.
         tables: rows of figures that show more than final results (`kept`).
+        name: of the page, without its ending.
     """
     rows = tables or {}
     verdicts = check(results) + [verdict for name in figures if name in CHECKS for verdict in CHECKS[name](rows[name])]
     parts = [
-        _head(results, verdicts, figures=figures, quick=quick),
+        _head(results, verdicts, figures=figures, quick=quick, tables=rows, name=name),
         _verdicts(verdicts),
         _settings(results) if len(results) else "",
         *(_figure(name, results) for name in _SECTIONS if name in figures),
@@ -97,9 +114,25 @@ def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool
     if len(results):
         write_atomic(page.with_suffix(".csv"), results.to_csv(index=False).encode())
         written.append(page.with_suffix(".csv"))
-    text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures))
-    write_atomic(page, text.encode())
+    text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures), name=page.stem)
+    write_atomic(page, wrapped(text).encode())
     return list(dict.fromkeys(written))
+
+
+def again(page: Path) -> str:
+    """Return a written page again, with the figures that it names, from the records beside it."""
+    found = re.search(r"`python -m studies (.*?)\s(--quick\s)?--docs", page.read_text(encoding="utf-8"), re.DOTALL)
+    if found is None:
+        raise ValueError(f"{page} must name the command that wrote it.")
+    names, table = found[1].split(), page.with_suffix(".csv")
+    results = read_csv(table) if table.is_file() else DataFrame()
+    return wrapped(markdown(results, figures=names, quick=bool(found[2]), tables=kept(page, names), name=page.stem))
+
+
+def rewrite() -> None:
+    """Write every page in the docs again."""
+    for page in PAGES:
+        page.write_text(again(page), encoding="utf-8")
 
 
 def kept(page: Path, figures: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -125,14 +158,17 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(stream))
 
 
-def _head(results: DataFrame, verdicts: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
-    command = f"python -m studies {' '.join(figures)}{' --quick' if quick else ''} --docs reproduction.md"
+def _head(
+    results: DataFrame, verdicts: Sequence[Verdict], *, figures: Sequence[str], quick: bool, tables: Tables, name: str
+) -> str:
+    command = f"python -m studies {' '.join(figures)}{' --quick' if quick else ''} --docs {name}.md"
     sources = []
     if len(results):
         data = ", ".join(results["dataset"].unique())
-        sources.append(f"`reproduction.csv` (data: {data}; {results['seed'].nunique()} seeds)")
+        sources.append(f"`{name}.csv` (data: {data}; {recorded(results, by='experiment')})")
     if {"regret", "prediction"} & set(figures):
-        sources.append("`reproduction-regret.csv`")
+        rows = DataFrame(next(tables[each] for each in ("regret", "prediction") if each in tables))
+        sources.append(f"`{name}-trainings.csv` ({recorded(rows, by='scenario')})")
     rules = []
     if not verdicts or any(not isinstance(verdict, MarginVerdict) for verdict in verdicts):
         rules.append(
@@ -145,7 +181,7 @@ def _head(results: DataFrame, verdicts: Sequence[Verdict], *, figures: Sequence[
     if any(not verdict.passed and not verdict.refuted for verdict in verdicts):
         rules.append('"Not shown": the interval contains the limit.')
     return (
-        "# Reproduction\n\n"
+        f"# {name.capitalize()}\n\n"
         f"Generated by `{command}` from the records in {' and '.join(sources)}. Do not edit this page: change the "
         "experiments and run the command again.\n\n"
         f"**{summary(verdicts)}.** {' '.join(rules)} Accuracy is on test images, in percent. Differences are in "

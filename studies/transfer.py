@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
+from airfed.experiments.results import Estimate, estimate
 from airfed.scenario.learning_section import shipped
 from studies.coverage import DOCS, OTHER_DATA
-from studies.markdown import markdown_table
+from studies.markdown import markdown_table, recorded
 
 PAGE: Final = DOCS / "transfer.md"
+RECORDS: Final = DOCS / "regret-trainings.csv"
 _OWN_DATA: Final = {  # scenario: the surrogate of its own data set
     "paper": "mnist-5k-cnn-40",
     "fashion": "fashion-mnist-cnn-40",
@@ -32,24 +34,23 @@ class Transfer(NamedTuple):
     about: str
     seeds: int
     best: float  # grid point of the highest mean
-    own: float  # regret of the choice by the surrogate of the same data set
-    other: float  # regret of the choice by that of another data set
+    own: Estimate  # regret of the choice by the surrogate of the same data set, paired by seed
+    other: Estimate  # regret of the choice by that of another data set
 
 
 def transfers() -> list[Transfer]:
     """Return the regret of both choices in every scenario with a surrogate of another data set."""
-    every = pd.read_csv(DOCS / "reproduction-regret.csv")
+    every = pd.read_csv(RECORDS)
     found = []
     for scenario, other in OTHER_DATA.items():
         grid = every[(every["scenario"] == scenario) & (every["label"] == "grid")]
-        seeds = grid["seed"].nunique()
-        means = pd.concat(
-            grid.groupby(["rounds", "clip_norm"])[f"accuracy_{average}"].mean()
-            for average in ("none", "tail", "exponential")
+        columns = [f"accuracy_{average}" for average in ("none", "tail", "exponential")]
+        by_seed = 100 * grid.pivot_table(index="seed", columns=["rounds", "clip_norm"], values=columns)
+        best = by_seed[by_seed.mean().idxmax()]  # the seeds are sorted, as in `chosen`
+        regrets = (
+            estimate(best - 100 * np.array(chosen(grid, shipped()[name]))) for name in (_OWN_DATA[scenario], other)
         )
-        best = 100 * float(means.max())
-        own, others = (100 * float(np.mean(chosen(grid, shipped()[name]))) for name in (_OWN_DATA[scenario], other))
-        found.append(Transfer(scenario, grid["about"].iloc[0], seeds, best, best - own, best - others))
+        found.append(Transfer(scenario, grid["about"].iloc[0], len(best), float(best.mean()), *regrets))
     return found
 
 
@@ -65,9 +66,10 @@ def chosen(grid: pd.DataFrame, surrogate: Any) -> list[float]:
 
 def markdown(found: list[Transfer]) -> str:
     """Return the page of the transfer."""
+    sources = recorded(pd.read_csv(RECORDS), by="scenario")
     cells = [["scenario", "seeds", "best grid point", "regret, same data set", "regret, another data set"]]
     cells += [
-        [f"{each.scenario}: {each.about}", str(each.seeds), f"{each.best:.1f}%", f"{each.own:.1f}", f"{each.other:.1f}"]
+        [f"{each.scenario}: {each.about}", str(each.seeds), f"{each.best:.1f}%", str(each.own), str(each.other)]
         for each in found
     ]
     return "\n".join(
@@ -76,19 +78,19 @@ def markdown(found: list[Transfer]) -> str:
             "",
             "By default airfed plans by an accuracy surrogate whose pilots had another data set than the devices, so",
             "that the choice of settings costs no privacy. This page shows what it costs in accuracy. `python -m",
-            "studies transfer` writes the page from `reproduction-regret.csv` and the surrogates in the package. Do",
-            "not edit it.",
+            "studies transfer` writes the page from the records of the [regret study](regret.md)",
+            f"(`{RECORDS.name}`: {sources}) and the surrogates in the package. Do not edit it.",
             "",
             "Each scenario was trained at all grid points over I and ϖ, with every average. A surrogate chooses among",
             "them at the noise of each seed. The regret is the accuracy at the best grid point (of the mean over",
-            "seeds) minus that at the choice, in points, also a mean over seeds. It can be negative, because the",
-            "choice may differ from seed to seed.",
+            "seeds) minus that at the choice, in points, with the 95% interval of its mean over seeds (Student's t).",
+            "It can be negative, because the choice may differ from seed to seed.",
             "",
             markdown_table(cells),
             "",
-            "Two or three seeds can separate only differences of several points. The best grid point is the maximum",
-            "of noisy means, so every regret is biased upwards. The scenarios are IID with 40 images per device on",
-            "MNIST and Fashion-MNIST; the transfer to other data, partitions or models is not shown.",
+            "A regret whose interval contains 0 is not separated from 0. The best grid point is the maximum of noisy",
+            "means, so every regret is biased upwards. The scenarios are IID with 40 images per device on MNIST and",
+            "Fashion-MNIST; the transfer to other data, partitions or models is not shown.",
             "",
         ]
     )

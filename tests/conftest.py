@@ -35,7 +35,7 @@ def pytest_configure() -> None:
     Each process of the tests, and what it starts, has one thread for linear algebra: with several at a time on few
     processors the threads of small matrices mostly wait for each other, up to thirty times as long as one alone takes.
     Temporary folders are in memory where there is room: runs flush every line, and a disk takes its time for it.
-    Signals that a shell's & or nohup has silenced are heard again: what the tests start must end when it is told to.
+    Signals that a shell's & or nohup ignores are handled again: processes of the tests must end on a signal.
     """
     for one in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(one) is signal.SIG_IGN:
@@ -90,13 +90,13 @@ class Gate:
 
 @pytest.fixture
 def gate(tmp_path_factory):
-    """Makes a gate that lets so many rounds pass."""
+    """Return a function that makes a gate which lets a given number of rounds pass."""
     return lambda rounds: Gate(tmp_path_factory.mktemp("gate"), rounds)
 
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """Waits for a condition; a process that ends before it is met will never meet it."""
+    """Return a function that waits for a condition, and fails if the given process ends before it is met."""
 
     def wait(condition, process=None):
         deadline = time.monotonic() + PATIENCE
@@ -154,7 +154,7 @@ class Processes:
                 if entry.name.isdigit() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
             except (FileNotFoundError, PermissionError, ProcessLookupError):
-                continue  # gone meanwhile, or somebody else's
+                continue  # ended meanwhile, or of another user
         return found
 
     def text(self, log: str) -> str:

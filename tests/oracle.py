@@ -102,7 +102,7 @@ def check(plan):
     assert plan.num_scheduled == plan.scheduled.size
     assert np.array_equal(plan.sizes, true.on.sum(axis=1))
     assert np.array_equal(plan.local_steps, true.steps)
-    assert np.array_equal(plan.sequence.alignments, plan.amplitude.max(axis=1))
+    assert np.array_equal(plan.amplitudes.level, plan.amplitude.max(axis=1))
     assert plan.alignment == plan.amplitude.max()
     assert plan.alignment_coefficient == plan.alignment / plan.problem.learning.clip_norm
     # power

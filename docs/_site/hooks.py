@@ -14,7 +14,10 @@ from mkdocs.structure.files import File, Files
 # Words of the field that a reader searches for, by the page that must come first.
 SEARCH_WORDS = {
     "antennas.md": ["beamforming", "beamformer"],
-    "baselines.md": ["baseline", "DP-FedAvg", "COTAF", "secure aggregation", "local DP"],
+    "baselines.md": [
+        *("baseline", "DP-FedAvg", "COTAF", "secure aggregation", "local DP"),
+        *("threshold power control", "artificial noise"),
+    ],
     "fading.md": ["block fading", "time-varying", "shadowing"],
     "howto/data.md": ["non-IID"],
     "model.md": ["AirComp", "channel inversion", "participation", "water-filling"],
@@ -22,7 +25,7 @@ SEARCH_WORDS = {
     "privacy.md": ["user-level DP", "device-level DP", "replace-one adjacency", "threat model"],
     "privacy-math.md": ["Gaussian DP", "noise multiplier", "accountant", "CSI"],
     "privacy-operators.md": ["audit", "canaries"],
-    "surrogate.md": ["pilot runs"],
+    "surrogate.md": ["pilot runs", "response surface"],
 }
 
 

@@ -14,9 +14,9 @@
 # # Plan, pilot, train
 #
 # The convergence bound compares devices and amplitudes without any training. It is a worst case, however: it does
-# not predict the accuracy and cannot choose the clipping norm. An *accuracy surrogate*, fitted once to pilot runs on public data,
-# does both. This notebook plans one scenario by the bound and by the surrogate, trains both plans and compares the
-# accuracies.
+# not predict the accuracy and cannot choose the clipping norm. An *accuracy surrogate*, fitted once to pilot runs on
+# public data, does both. This notebook plans one scenario by the bound and by the surrogate, trains both plans and
+# compares the accuracies.
 #
 # ![A scenario is planned by the bound and by the surrogate; both plans are trained; predicted and realised accuracy are compared](images/plan-pilot-train.svg)
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run the command line and return its exit code.
 
-    Until the command is imported, Ctrl-C ends the process at once, because an exception during an import of NumPy or
-    rich may appear as any other exception.
+    Until the command is imported, Ctrl-C ends the process at once: during an import it may appear as another exception.
     """
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # otherwise ignored, as under nohup
     if default:

@@ -46,10 +46,7 @@ def sync_directory(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, which is created if missing; symbolic links are not followed and nothing is written.
-
-    Raises BlockingIOError if another process holds the lock, and OSError if the file cannot be created.
-    """
+    """Hold a lock file, which is created if missing; BlockingIOError if another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

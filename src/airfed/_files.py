@@ -172,8 +172,7 @@ def free_memory() -> int:
 def load_npy(source: Path | bytes, *, name: str = "", max_values: int | None = None) -> NDArray[Any]:
     """Return the array of a .npy file, or of its content, in native byte order.
 
-    Raise DataError if it is not an array of plain numbers (i, u, f or c), its length differs from its header, it has
-    more than `max_values` values, or it does not fit into memory.
+    Raise DataError if it is not an array of plain numbers (i, u, f or c) as its header says, or is too large.
     """
     with _numpy(source, name) as (stream, where):
         return _array(stream, stream_length(stream), where, max_values)
@@ -182,8 +181,7 @@ def load_npy(source: Path | bytes, *, name: str = "", max_values: int | None = N
 def load_npz(source: Path | bytes, names: Mapping[str, tuple[str, ...]], *, name: str = "") -> dict[str, NDArray[Any]]:
     """Return arrays of an .npz file, or of its content, each under the first accepted name in it.
 
-    Raise DataError also for an array that occurs twice, is encrypted, or is compressed in an unusual way or more than
-    a hundredfold.
+    Raise DataError also for an array that occurs twice, is encrypted, or is compressed more than a hundredfold.
     """
     with _numpy(source, name) as (stream, where):
         length = stream_length(stream)

@@ -1,7 +1,4 @@
-"""User code, "module:callable": find it, import it, call it, and identify it by a digest of its sources.
-
-The module and the modules that it imports from its folder are read each time, so the digest matches the executed code.
-"""
+"""User code, "module:callable": find it, import it (anew each time), call it, and identify it by its sources."""
 
 from __future__ import annotations
 
@@ -117,10 +114,7 @@ class Opened:
             return self.function(*args, **settings)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the callable's name, its module, and the modules that it imports from its folder.
-
-        Imports within functions count, except in a package without __init__.py; installed packages do not.
-        """
+        """Return the SHA-256 of the callable's name, its module, and the modules that it imports from its folder."""
         finder = modulefinder.ModuleFinder([str(self._folder)])
         with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # no folder, or no __init__.py
             finder.import_hook(self._code.module)
@@ -151,10 +145,7 @@ class Opened:
 
 @contextmanager
 def opened(code: UserCode, folder: Path, *, role: str) -> Iterator[Opened]:
-    """Import user code from the scenario's folder, the working directory or the installed packages.
-
-    Its folder is importable within the context, for helper modules. Messages name its role, such as "model".
-    """
+    """Import user code and its helpers from the scenario's folder, the working directory or the installed packages."""
     found, spec = code.find(folder), None
     with _LOCK, redirect_stdout(sys.stderr):  # its prints must not mix with --json
         _forget(_IMPORTED)

@@ -219,7 +219,7 @@ class ReceivedAggregate:
     missing: NDArray[np.intp]
     energy: Vector  # ‖x_k‖² [W] of each scheduled device
     parts: Vector  # real and imaginary parts of Y, noise included, (A, 2, d); with one antenna the real part, (1, 1, d)
-    unclipped: float | None = None  # b̃, the fraction of updates that are not clipped, in noise; with adaptive clipping
+    unclipped: float | None = None  # b̃, noisy fraction of updates that are not clipped; with adaptive clipping
 
     @property
     def antennas(self) -> Complexes:

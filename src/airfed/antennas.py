@@ -57,10 +57,7 @@ def eigenvectors(channel: Complexes) -> Complexes:
 
 
 def eigen(matrix: Complexes) -> tuple[Floats, Complexes]:
-    """Return the eigenvalues, ascending, and the eigenvectors, as columns, of Hermitian matrices, (..., A, A).
-
-    It uses one thread, so that the last bits, and a plan with them, do not depend on the number of threads.
-    """
+    """Return eigenvalues, ascending, and eigenvectors of Hermitian matrices, for any number of threads the same."""
     if matrix.shape[-1] <= _FEW:
         return np.linalg.eigh(matrix)
     from threadpoolctl import threadpool_limits

@@ -31,18 +31,13 @@ class AdaptiveClipping:
     ϖ_{i+1} = ϖ_i·exp(−rate·(b̃ − quantile)). docs/privacy-math.md proves that μ and the power of an upload of amplitude
     a are those of an update of amplitude a without the entry.
 
-    Args:
-        quantile: the wanted fraction of updates that are not clipped.
-        rate: the step of ln ϖ.
-        share: the share of an upload's μ² and power that the indicator takes; the update keeps 1 − share.
-
     >>> AdaptiveClipping(quantile=0.5, rate=0.2).after(1.0, 0.0, first=1.0)
     1.10517...
     """
 
-    quantile: float = 0.5
-    rate: float = 0.2
-    share: float = 0.04
+    quantile: float = 0.5  # the wanted fraction of updates that are not clipped
+    rate: float = 0.2  # the step of ln ϖ
+    share: float = 0.04  # of an upload's μ² and power that the indicator takes; the update keeps 1 − share
 
     def __post_init__(self) -> None:
         _validate.fraction(quantile=self.quantile, share=self.share)

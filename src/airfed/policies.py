@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,10 +148,10 @@ def _optimal(
 ) -> Aligned | Solution:
     if problem.time_varying:
         return time_varying.optimal(problem, rounds=rounds, samples=samples)
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
-    if objective is None:
-        return optimal.joint_optimum(problem, every)
-    return optimal.most_accurate(problem, every, objective)
+    every = problem.round_candidates(rounds)
+    return (
+        optimal.joint_optimum(problem, every) if objective is None else optimal.most_accurate(problem, every, objective)
+    )
 
 
 def _weighted(
@@ -161,7 +161,7 @@ def _weighted(
         from airfed.planning.time_varying import weighted as time_varying_weighted  # lazy: it imports scipy.optimize
 
         return time_varying_weighted.weighted(problem, rounds=rounds, samples=samples)
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+    every = problem.round_candidates(rounds)
     return weighted.weighted(problem, every) if objective is None else weighted.most_accurate(problem, every, objective)
 
 
@@ -220,14 +220,6 @@ def _size(problem: Problem, size: int | None) -> int:
     return size
 
 
-def _digital(problem: Problem, *, bits: int = 8, access: Literal["tdma", "ofdma"] = "tdma") -> Method:
-    return baselines.Digital(bits=bits, access=access)
-
-
-def _secure_aggregation(problem: Problem, *, bits: int = 20, access: Literal["tdma", "ofdma"] = "tdma") -> Method:
-    return baselines.SecureAggregation(bits=bits, access=access)
-
-
 def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.intp]:
     _validate.flag(clipped=clipped)
     return _full(problem) if clipped else baselines.Cotaf()
@@ -236,8 +228,10 @@ def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.in
 _BASELINES: Final[dict[str, Callable[..., Any]]] = {
     "fedavg": lambda problem: baselines.FedAvg(),
     "dp_fedavg": lambda problem: baselines.DPFedAvg(),
-    "secure_aggregation": _secure_aggregation,
-    "digital": _digital,
+    "secure_aggregation": lambda problem, *, bits=20, access="tdma": baselines.SecureAggregation(
+        bits=bits, access=access
+    ),
+    "digital": lambda problem, *, bits=8, access="tdma": baselines.Digital(bits=bits, access=access),
     "truncated_inversion": baselines.truncated_inversion,
     "threshold_power": lambda problem: baselines.ThresholdPower(),
     "liu_simeone": baselines.liu_simeone,

@@ -230,40 +230,27 @@ class Fleet:
 class Link:
     """The receiver.
 
-    Args:
-        noise_std: σ, the standard deviation of the receiver noise *per real dimension*. Complex noise CN(0, s²) has
-            σ = s/√2. Learning counts with it.
-        noise_std_lower: a lower confidence limit of a measured σ, with which privacy counts; `noise_std` by default.
-        noise_failure: the probability that σ is below `noise_std_lower`; like β it adds to δ.
-        noise_covariance: R, (A, A), if antennas share noise: its covariance over antennas is σ²R per real dimension.
-            R is Hermitian and positive definite; a number ρ stands for 1 on the diagonal and ρ elsewhere. A problem
-            then holds the fleet after whitening (`Fleet.whitened`). Without R, antennas have independent noise.
-        csi_error: normalised mean squared error of the devices' CSI: E|h − ĥ|² over the mean of |ĥ|².
-        csi_failure: β, the probability that some received amplitude exceeds the value used in the accounting.
-        assume_perfect_csi: plan and account as if the CSI were perfect, as the paper does. With a csi_error the
-            claimed privacy then does not hold, and the audit reports this.
-        bandwidth: B [Hz], symbols per second; needed for times in seconds and energies in joules.
-        iq: whether a complex symbol carries two entries of an update (I and Q). With False it carries one entry: the
-            same μ and energy in twice the air time.
-        beamforming: how a plan chooses the receive beamformer: "optimal" (a search), "dominant_eigenvector" of
-            Σ h_k h_kᴴ, "equal_gain" combining, or "antenna_selection" (the best single antenna).
-        adversary: the threat model of the privacy claim: an adversary who observes the signals of "all_antennas"
-            (conservative), or only the "combined" signal fᴴY. With one antenna they are the same.
+    σ is *per real dimension*: complex noise CN(0, s²) has σ = s/√2. If antennas share noise, its covariance over them
+    is σ²R per real dimension, with a Hermitian and positive definite R, or a number ρ for 1 on the diagonal and ρ
+    elsewhere; a problem then holds the fleet after whitening (`Fleet.whitened`). The plan's beamformer is that of a
+    search ("optimal"), the "dominant_eigenvector" of Σ h_k h_kᴴ, "equal_gain" combining, or the best single antenna
+    ("antenna_selection"). The adversary of the privacy claim observes the signals of "all_antennas" (conservative), or
+    only the "combined" signal fᴴY; with one antenna they are the same.
 
     >>> Link(noise_std=0.0)
     Traceback (most recent call last):
     ValueError: noise_std must be positive and finite, got 0.0.
     """
 
-    noise_std: float
-    noise_std_lower: float | None = None
-    noise_failure: float = 1e-6
-    noise_covariance: Any = None
-    csi_error: float = 0.0
-    csi_failure: float = 1e-6
-    assume_perfect_csi: bool = False
-    bandwidth: float | None = None
-    iq: bool = True
+    noise_std: float  # σ, with which learning counts
+    noise_std_lower: float | None = None  # lower confidence limit of a measured σ, with which privacy counts
+    noise_failure: float = 1e-6  # the probability that σ is below it; like β it adds to δ
+    noise_covariance: Any = None  # R, (A, A), or ρ; None: independent noise
+    csi_error: float = 0.0  # normalised mean squared error of the devices' CSI: E|h − ĥ|² over the mean of |ĥ|²
+    csi_failure: float = 1e-6  # β, the probability that some received amplitude exceeds that of the accounting
+    assume_perfect_csi: bool = False  # as in the paper; with a csi_error the claim then fails, and the audit reports it
+    bandwidth: float | None = None  # B [Hz], symbols per second, for times in seconds and energies in joules
+    iq: bool = True  # whether a symbol carries two entries of an update (I and Q); if not, one, in twice the air time
     beamforming: Beamforming = "optimal"
     adversary: Adversary = "all_antennas"
 
@@ -355,34 +342,19 @@ class Learning:
 class Budget:
     """The privacy, power and air-time budgets.
 
-    Args:
-        epsilon: ε of device-level (ε, δ)-differential privacy.
-        delta: δ, ξ in the paper.
-        total_power: P_tot [W], summed over devices and rounds, for updates of full norm, ‖g_k‖ = ϖ.
-        scope: what (epsilon, delta) covers: each "round" alone (the paper) or the "total" training.
-        formula: "exact" (exact accounting of the Gaussian mechanism) or "classic" (Lemma 1, for one round only, so
-            that it cannot be combined with scope "total").
-        adjacency: the adjacency relation: "replace_one" (one device's data are replaced, sensitivity 2ϖ, the paper) or
-            "add_remove" (one device joins or leaves, sensitivity ϖ).
-        spent: μ, the Gaussian-DP parameter of earlier trainings on the same data, composed with this one; only with
-            scope "total".
-        device_power: battery of each device [W, summed over its rounds], one value for all or one per device; None:
-            no limit.
-        air_time: limit on the air time of all rounds [s]; None: no limit. It needs the link's bandwidth.
-
     >>> Budget(epsilon=2.0, delta=1e-3, total_power=1000.0).scope
     'round'
     """
 
-    epsilon: float
-    delta: float
-    total_power: float
-    scope: Scope = "round"
-    formula: Formula = "exact"
-    adjacency: Adjacency = "replace_one"
-    spent: float = 0.0
-    device_power: float | tuple[float, ...] | None = None
-    air_time: float | None = None
+    epsilon: float  # ε of device-level (ε, δ)-differential privacy
+    delta: float  # δ, ξ in the paper
+    total_power: float  # P_tot [W], summed over devices and rounds, for updates of full norm, ‖g_k‖ = ϖ
+    scope: Scope = "round"  # what (epsilon, delta) covers: each round alone (the paper) or the "total" training
+    formula: Formula = "exact"  # or "classic": Lemma 1, for one round only, so not with scope "total"
+    adjacency: Adjacency = "replace_one"  # sensitivity 2ϖ, the paper; or "add_remove", sensitivity ϖ
+    spent: float = 0.0  # μ of earlier trainings on the same data, composed with this one; only with scope "total"
+    device_power: float | tuple[float, ...] | None = None  # battery [W, summed over rounds], one for all or per device
+    air_time: float | None = None  # of all rounds [s]; None: no limit. It needs the link's bandwidth
 
     def __post_init__(self) -> None:
         if self.device_power is not None:
@@ -492,13 +464,20 @@ class Problem:
     def most_rounds(self) -> int:
         """The largest I: a round has at least one local step and takes S symbols."""
         needed = self.link.symbols(self.learning.entries)
-        fit = self.symbols / needed
-        if fit < 1:
+        self.require_time(needed, "a round takes")
+        return int(min(self.symbols / needed, self.learning.total_steps))
+
+    def round_candidates(self, rounds: int | None = None) -> NDArray[np.int64]:
+        """Return the possible numbers of rounds, 1 to the largest, or only the given one."""
+        return np.arange(1, self.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+
+    def require_time(self, symbols: float, what: str) -> None:
+        """Raise InfeasibleError if these symbols exceed the budget's air time; `what` starts the sentence."""
+        if symbols > self.symbols:
             raise InfeasibleError(
-                f"No plan fits: a round takes {needed / (self.link.bandwidth or 1.0):.4g} s of air time, "
-                f"and the budget is {self.budget.air_time:.4g} s (air_time)."
+                f"No plan fits: {what} {symbols / (self.link.bandwidth or 1.0):.4g} s of air time, and the budget is "
+                f"{self.budget.air_time:.4g} s (air_time)."
             )
-        return int(min(fit, self.learning.total_steps))
 
     def at(self, index: int) -> Problem:
         """Return the problem of round i alone: its gains, and its share β/R of the CSI failure probability."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCENARIOS: Final = tuple(
     f"regret-{name}" for name in ("paper", "fashion", "hundred", "unlike", "little-power", "much-power")
 )
-_TEXTS: Final = ("scenario", "about", "partition", "label", "average", "binding", "status")
+_TEXTS: Final = ("scenario", "about", "partition", "label", "average", "binding", "status", "version")
 _WHOLE: Final = ("seed", "rounds", "num_scheduled")
 _NUMBERS: Final = ("clip_norm", "noise", "accuracy", "predicted", "predicted_low", "predicted_high", "seconds")
 COLUMNS: Final = (*_TEXTS[:4], "seed", *_WHOLE[1:], *_NUMBERS[:2], *_TEXTS[4:], *_NUMBERS[2:])
@@ -72,6 +72,7 @@ def _seeds(study: Study) -> set[int]:
 def _row(title: str, record: Record) -> dict[str, Any]:
     scenario, plan = record.point.scenario, record.plan
     assert scenario is not None  # the point has ended
+    assert record.run is not None
     finished = record.status == "finished"
     chance = {} if finished else {"accuracy": _chance_level(scenario)}
     final = {**record.final, **chance}
@@ -95,6 +96,7 @@ def _row(title: str, record: Record) -> dict[str, Any]:
         "predicted_low": low,
         "predicted_high": high,
         "seconds": round(record.seconds, 1),
+        "version": record.run.manifest["airfed"],
         **{OPTION + name: value for name, value in options.items()},
     }
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from airfed import seeds
-from airfed.channel import Cell, Fixed, FromFile, PathLoss, Rayleigh, Rician, Uniform, fading_process
+from airfed.channel import Cell, Fixed, FromFile, PathLoss, Rayleigh, Rician, Uniform, arrays
 
 DEVICES = 20_000
 SIGMAS = 5.0
@@ -228,17 +228,17 @@ def test_samples_have_the_shape_of_the_later_rounds(model):
 
 
 def test_samples_do_not_depend_on_later_rounds(model, monkeypatch, diverging):
-    true = fading_process.generators
+    true = arrays.generators
     gains = gains_of(model)
     samples = [sampler_of(model, 12, 5)(gains[:done]) for done in range(13)]
     diverged = 0
     for calls in range(5):
 
-        def generators(seed, name, *key, calls=calls):
-            found = true(seed, name, *key)
+        def generators(number, seed, name, *key, calls=calls):
+            found = true(number, seed, name, *key)
             return tuple(diverging(one, calls) for one in found) if name == "fading" else found
 
-        monkeypatch.setattr("airfed.channel.model.generators", generators)
+        monkeypatch.setattr(arrays, "generators", generators)
         other = gains_of(model)
         equal = int(np.argmin([*np.all(other == gains, axis=1), False]))
         diverged += equal < 12

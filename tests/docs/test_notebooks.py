@@ -24,7 +24,7 @@ def test_a_notebook_has_a_diagram_first_an_exercise_last_and_a_solution_that_ass
     assert "# ## Exercise" in CELL.split(text)[-3]
 
 
-def test_there_are_five_notebooks_each_in_the_navigation(repository):
+def test_there_are_six_notebooks_each_in_the_navigation(repository):
     navigation = (repository / "mkdocs.yml").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 5
+    assert len(NOTEBOOKS) == 6
     assert all(f"notebooks/{notebook.stem}.md" in navigation for notebook in NOTEBOOKS)

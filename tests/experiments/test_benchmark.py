@@ -17,7 +17,7 @@ from scipy import stats
 import airfed
 from airfed import _extras, scenario
 from airfed.cli import main
-from airfed.experiments import benchmark, results, sweep
+from airfed.experiments import benchmark, points, results, sweep
 from airfed.experiments.benchmark_table import Benchmark, MethodResult
 from airfed.policies import EVERY
 from airfed.privacy.ledger import Ledger
@@ -27,6 +27,7 @@ from airfed.training.execution import execute
 from airfed.training.setup import QuadraticLearning
 
 TINY = Path(__file__).parents[1] / "tiny.toml"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMISED = {
     *("policy", "accuracy", "accuracy_low", "accuracy_high", "epsilon_total", "mu_total", "power_total"),
     *("power_transmitted", "air_time", "channel_uses", "gap", "private", "rounds", "num_scheduled", "seeds", "note"),
@@ -99,6 +100,36 @@ def test_all_methods_take_part_except_those_that_lack_a_setting(tiny):
     assert varying <= {point.label for point in changing.points}
     own = benchmark.BenchmarkRuns.of(tiny.override({"policy.name": "json:dumps", "policy.size": None}), seeds=1)
     assert own.points[-1].label == "json:dumps"
+
+
+@pytest.mark.parametrize("name", ["top_k", "uniform", "digital", "secure_aggregation"])
+def test_a_benchmark_chooses_the_settings_of_a_method_by_its_plan(name):
+    base = airfed.load(EXAMPLES / "private.toml").vary({"policy.name": name})
+    chosen = benchmark.with_best_settings(base)
+    plan, plain = chosen.plan(), base.plan()
+    if plan.objective == "accuracy":
+        assert plan.predicted_accuracy >= plain.predicted_accuracy - 1e-3
+    else:
+        assert plan.bound.total <= plain.bound.total * (1 + 2e-3)
+    if name in ("top_k", "uniform"):
+        every = [base.plan(size=size).predicted_accuracy for size in (100, 250, 500, 750, 900, 1000)]
+        assert plan.predicted_accuracy >= max(every) - 1e-3
+        assert plan.predicted_accuracy > plain.predicted_accuracy + 0.01  # half of the devices are not the best
+    else:
+        assert chosen.policy.options["bits"] in benchmark._BITS[name]
+        assert plan.channel_uses <= plain.channel_uses
+    assert benchmark.with_best_settings(chosen) == chosen  # given settings are kept
+    (point,) = benchmark.BenchmarkRuns.of(base, seeds=1, policies=[name]).points
+    assert point.scenario.policy == chosen.policy
+    assert point.key == points.content_key(chosen)
+
+
+def test_a_method_without_settings_or_plan_is_left_as_it_is(tiny):
+    scenario = tiny.vary({"policy.name": "full"})
+    assert benchmark.with_best_settings(scenario) is scenario
+    short = {"link.bandwidth": 1.0, "budget.air_time": 1e-6}
+    strict = tiny.override({"policy.size": None, "policy.name": "top_k", **short})
+    assert benchmark.with_best_settings(strict) is strict
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -62,7 +62,7 @@ def dense_hessian(loss, point):
 
 
 @pytest.mark.parametrize("hidden", [(), (5,)])
-def test_products_are_those_of_a_symmetric_matrix_that_differences_confirm(hidden):
+def test_products_are_those_of_a_symmetric_matrix_that_differences_confirm(hidden, monkeypatch):
     network = Network(input_shape=(1, 4, 4), hidden=hidden, classes=4, l2=0.01)
     loss = curvature.Loss(network, *tiny_images())
     rng = np.random.default_rng(1)
@@ -73,7 +73,9 @@ def test_products_are_those_of_a_symmetric_matrix_that_differences_confirm(hidde
     step = 1e-5
     ahead, behind = (loss.value_and_gradient(point + sign * step * direction)[1] for sign in (1, -1))
     np.testing.assert_allclose(matrix @ direction, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
-    value, _, _ = curvature.spectral_norm(lambda v: matrix @ v, point.size, rng, rtol=1e-8, most=2000)
+    monkeypatch.setattr(curvature, "_RTOL", 1e-8)
+    monkeypatch.setattr(curvature, "_MOST", 2000)
+    value, _, _ = curvature.spectral_norm(lambda v: matrix @ v, point.size, rng)
     assert value == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-3)
 
 

@@ -13,9 +13,9 @@ from airfed.cli import main
 from airfed.experiments import frontier as maps
 from airfed.keys import ScenarioError
 from airfed.planning import converse
-from airfed.plotting import frontier as numbers
+from airfed.plotting import series as numbers
 from airfed.plotting.figure import Figure
-from airfed.plotting.frontier import EPSILON, EPSILONS, POWER
+from airfed.plotting.series import EPSILON, EPSILONS, POWER
 
 PRIVATE = {"fleet.num_devices": 60, "link.noise_std": 0.1}
 
@@ -33,7 +33,7 @@ def few(monkeypatch):
 
 
 def test_each_point_is_the_plan_of_the_changed_scenario(private, few):
-    found = maps.frontier(private)
+    found = numbers.frontier(private)
     assert found.by_accuracy
     assert [point.value for point in found.along(EPSILON)] == [2.0, 2.828, 4.0]
     assert [point.value for point in found.along(POWER)] == [250.0, 1000.0]
@@ -55,7 +55,7 @@ def test_the_values_are_those_that_the_docs_name():
 
 
 def test_a_budget_without_a_plan_has_a_reason(private, few, tmp_path):
-    found = maps.frontier(private.override({"link.noise_std": 1e4}))
+    found = numbers.frontier(private.override({"link.noise_std": 1e4}))
     assert all("noise per coordinate" in point.reason for point in found.points)
     assert all(point.highest < 0.5 and point.accuracy is None for point in found.points)
     assert maps.remarks(found, "x.toml")[-1].startswith(
@@ -73,16 +73,16 @@ def test_a_scenario_without_any_plan_is_infeasible(few, tmp_path, capsys):
 
 
 def test_noise_below_the_floor_is_explained(few):
-    outside = maps.frontier(
+    outside = numbers.frontier(
         airfed.load("tests/tiny.toml").vary({"policy.name": "dp_fedavg", "budget.total_power": 1e-3})
     )
     assert maps.remarks(outside, "x.toml")[-1].startswith("Noise below the floor: the plan breaks a limit")
-    inside = maps.frontier(airfed.load("tests/tiny.toml"))
+    inside = numbers.frontier(airfed.load("tests/tiny.toml"))
     assert not any("below" in line for line in maps.remarks(inside, "x.toml"))
 
 
 def test_energy_takes_the_place_of_power_where_a_bandwidth_is_known(private, few):
-    found = maps.frontier(private.override({"link.bandwidth": 1e6}))
+    found = numbers.frontier(private.override({"link.bandwidth": 1e6}))
     assert found.axis(POWER) == ("total energy [J]", 1e-6)
     assert found.axis(EPSILON) == ("privacy budget ε, in total", 1.0)
     column = maps.table(found).columns[1]
@@ -90,7 +90,7 @@ def test_energy_takes_the_place_of_power_where_a_bandwidth_is_known(private, few
 
 
 def test_the_drawing_has_the_numbers(private, few):
-    found = maps.frontier(private)
+    found = numbers.frontier(private)
     trained = replace(found, points=(replace(found.points[0], trained=0.7), *found.points[1:]))
     axes = Figure().subplots()
     maps.plot_frontier(axes, trained, EPSILON)
@@ -99,7 +99,7 @@ def test_the_drawing_has_the_numbers(private, few):
     assert np.allclose(plan, [point.accuracy for point in found.along(EPSILON)])
     assert (dots[0], math.isnan(dots[1])) == (0.7, True)
     assert axes.lines[-1].get_xdata()[0] == 2.0
-    noise = maps.frontier(airfed.load("tests/tiny.toml"))
+    noise = numbers.frontier(airfed.load("tests/tiny.toml"))
     noise = replace(noise, points=(replace(noise.points[0], trained=0.7), *noise.points[1:]))
     other = Figure().subplots()
     maps.plot_frontier(other, noise, EPSILON)

@@ -236,7 +236,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
 
 
 def test_two_sweeps_do_not_share_a_folder(folder, expanded):
-    with sweep._locked(folder / "out"), pytest.raises(RunError, match="Another sweep is running"):
+    with sweep.locked_folder(folder / "out", ""), pytest.raises(RunError, match="Another sweep is running"):
         sweep.run(expanded, folder / "out")
 
 
@@ -282,8 +282,7 @@ def finish(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize(("kind", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
 def test_a_signal_ends_with_its_code_and_the_same_command_resumes(folder, kind, group, gate, wait_until):
     held = gate(2)
     process = start(folder, held, start_new_session=True)

@@ -280,8 +280,8 @@ def test_the_address_restores_the_design_and_visitors_are_independent(
     assert float(field(again, "budget.epsilon")) == mine.get("budget.epsilon")
 
 
-def test_ten_visitors_at_once_get_ten_answers(visit: Callable[..., Page]) -> None:
-    designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(10)]
+def test_visitors_at_once_get_an_answer_each(visit: Callable[..., Page]) -> None:
+    designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(4)]
     pages = [visit(design.query()) for design in designs]
     for number, (page, design) in enumerate(zip(pages, designs, strict=True)):
         shows(page, expected(design))

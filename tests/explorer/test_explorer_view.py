@@ -217,21 +217,21 @@ def test_plans_with_the_accuracy_objective_are_compared_by_accuracy() -> None:
     frontier = compare_tab.frontier_card(by_accuracy()).charts[0]["series"]
     assert dict(frontier[-1]["data"])[2.0] == plan.predicted_accuracy
     assert frontier[-1]["markLine"]["data"] == [{"xAxis": 2.0}]
-    assert [each["name"] for each in frontier[-2:]] == ["any method", "plan"]
+    assert [each["name"] for each in frontier[-2:]] == ["any linear method", "plan"]
     assert all(
         most >= reached for (_, most), (_, reached) in zip(*(each["data"] for each in frontier[-2:]), strict=True)
     )
     compared, sensitivities = compare_tab.compare(by_accuracy())
     assert f"ε: expected accuracy {reached} → " in sensitivities.text
-    assert compared.rows[0]["expected accuracy"] == reached
-    assert all("above the optimum" not in row for row in compared.rows)
+    assert compared.rows[0]["expected"] == reached
+    assert all("above" not in row for row in compared.rows)
 
 
 def test_policies_without_an_expected_accuracy_are_compared_by_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_tab, "above", lambda ratio: "12.3%")  # it looks like an accuracy
     compared, _ = compare_tab.compare(design("power").change("learning.learning_rate", 0.05))  # no surrogate fits
-    assert {row["above the optimum"] for row in compared.rows} == {"12.3%"}
-    assert all("expected accuracy" in row for row in compare_tab.compare(design("power"))[0].rows)
+    assert {row["above"] for row in compared.rows} == {"12.3%"}
+    assert all("expected" in row for row in compare_tab.compare(design("power"))[0].rows)
 
 
 def test_policies_without_a_plan_give_the_reason() -> None:

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 ENGINES = {
     "airfed.learning.quadratic": "QuadraticEngine",
     "airfed.learning.torch_engine": "TorchEngine",
-    "airfed.learning.fused.engine": "FusedEngine",
+    "airfed.learning.fused": "FusedEngine",
 }
 PROBE_ROUND = 2**31 - 1  # of airfed.training.setup: nothing of it is ever transmitted
 MOST_SECONDS = 1800  # a test that died must not leave anybody waiting

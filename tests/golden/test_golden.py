@@ -13,8 +13,9 @@ RECORDS = make.load()
 CASES = make.cases()
 RTOL = 1e-12
 # Artificial noise: 0.2.0 stopped its root search earlier, at a less exact θ. Beamformers of varying channels: the local
-# search of a round no longer stops early.
-LOOSER = {"baseline/10": 1e-10, "preset/pomfl": 1e-6}
+# search of a round no longer stops early. The last digits of iterative searches differ between processors (seen:
+# 1.4e-12 and 1.4e-10).
+LOOSER = {"baseline/10": 1e-10, "preset/pomfl": 1e-6, "antennas/0": 1e-11, "clairvoyant/8": 1e-9}
 ROUGHLY = 1e-5  # of float32, summed up in another order by another machine
 
 

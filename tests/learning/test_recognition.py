@@ -210,7 +210,6 @@ UNLIKE = {
     "mean pool": chain(pool=nn.AvgPool2d(2)),
     "no pool": chain(pool=None, hidden=nn.Linear(400, 6)),
     "no relu": chain(relu=None),
-    "two relus": chain(relu=nn.Sequential(nn.ReLU(), nn.ReLU())),
     "leaky relu": chain(relu=nn.LeakyReLU()),
     "tanh": chain(act=nn.Tanh()),
     "no relu between linear layers": chain(act=None),
@@ -227,6 +226,7 @@ UNLIKE = {
     "other order": Backwards(),
     "residual": Own(lambda own, x: head(own, own.features(x).flatten(1) + 0 * own.features(x).flatten(1))),
     "scaled": Own(lambda own, x: head(own, own.features(2 * x).flatten(1))),
+    "rectified input": Own(lambda own, x: head(own, own.features(F.relu(x)).flatten(1))),
     "other input": Own(lambda own, x: head(own, own.features(x * x).flatten(1))),
     "looks at data": Own(lambda own, x: head(own, own.features(x).flatten(1)) if x.sum() > 0 else own.last(x)),
     "returns a list": Own(lambda own, x: [head(own, own.features(x).flatten(1))]),
@@ -249,16 +249,16 @@ def test_the_plain_chain_is_known():
     network = Network(input_shape=SHAPE, convolutions=((4, 3),), hidden=(6,), classes=3)
     assert recognise(chain(), SHAPE) == network
     assert recognise(chain(act=nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), nn.Dropout(0.0))), SHAPE) == network
+    assert recognise(chain(relu=nn.Sequential(nn.ReLU(), nn.ReLU())), SHAPE) == network
     assert recognise(Own(lambda own, x: head(own, own.features(x).view(-1, 100))), SHAPE) == network
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_other_networks_are_not_recognised(name, caplog):
+def test_other_networks_are_not_recognised(name):
     with pytest.raises(NotRecognised) as reason:
         recognise(UNLIKE[name], SHAPE)
     assert "\n" not in str(reason.value)
     assert str(reason.value)[-1] != "."
-    assert not caplog.records  # its trace tells already
 
 
 @pytest.mark.parametrize("name", ["padding", "other order", "residual", "looks at data"])
@@ -297,7 +297,7 @@ class Cubing(nn.Sequential):
 
 class Failing(nn.Sequential):
     def __call__(self, x):
-        if len(x) == 8:
+        if len(x) == 7:
             raise RuntimeError("not so many")
         return super().__call__(x)
 
@@ -319,20 +319,22 @@ ALIKE |= {f"ageing after {most}": Ageing(most) for most in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_a_module_that_only_looks_equivalent_is_trained_by_torch_with_a_warning(name, caplog):
+def test_a_module_that_only_looks_equivalent_is_trained_by_torch(name, caplog):
+    caplog.set_level(logging.INFO)
     own = ALIKE[name]
     engine = make_engine("auto", own, *images(), learning_rate=0.1)
     engine.close()
     assert engine.name == "torch"
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "looks like a network 4c3-6, but computes other values" in caplog.text
+    late = name == "ageing after 3"  # the comparison is over by then
+    reason = "a call changes the state" if late else "the model computes other values than a network 4c3-6"
+    assert f"Using the torch engine: {reason}" in caplog.text
 
 
 def test_zeros_to_begin_with_hide_nothing():
     own = Cubing(*chain())
     for parameter in own.parameters():
         nn.init.zeros_(parameter)
-    with pytest.raises(NotRecognised, match="looks like"):
+    with pytest.raises(NotRecognised, match="computes other values"):
         recognise(own, SHAPE)
 
 

@@ -1,5 +1,6 @@
 """Baselines: their limits, their privacy, and the statements of their papers."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -337,6 +338,18 @@ def test_artificial_noise_hides_and_is_paid_for():
     assert plan.alignment > 2 * plain.alignment  # more signal,
     assert plan.noise_share == pytest.approx(plain.noise_share, rel=1e-9)  # no better mean
     assert plan.power_total > 5 * plain.power_total
+
+
+def test_artificial_noise_never_improves_the_mean():
+    """docs/baselines.md: the noise of the mean is at least that of "full", and larger where peak power limits θ."""
+    for power, epsilon in itertools.product((0.01, 0.3, 12.0), (0.3, 3.0, 30.0)):
+        problem = make(gain=[0.9, 1.0, 1.2], noise=0.1, dimension=5, epsilon=epsilon, total_power=power)
+        noisy, plain = (airfed.plan(problem, policy=name, rounds=4) for name in ("artificial_noise", "full"))
+        limited = noisy.alignment == pytest.approx(0.9)  # of the weakest device
+        assert limited == ((power, epsilon) == (12.0, 30.0))
+        assert noisy.noise_share / plain.noise_share == pytest.approx(
+            1.24 if limited else 1, rel=2e-3 if limited else 1e-9
+        )
 
 
 def test_a_device_that_omits_its_artificial_noise_weakens_the_others():

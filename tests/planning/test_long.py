@@ -7,7 +7,7 @@ import pytest
 
 import airfed
 import problems
-from airfed import InfeasibleError, baselines
+from airfed import baselines
 from airfed.baselines.digital import levelled
 from airfed.bounds import round_weights
 from airfed.planning import beamforming
@@ -22,6 +22,7 @@ BUDGETS = {
     "total": {"scope": "total"},
     "battery": {"device_power": 300.0},
 }
+SEARCHING = ("weighted", "optimal", "clairvoyant", "myopic")
 
 
 def problem(devices=6, rounds=1660, antennas=1, **budget):
@@ -49,19 +50,15 @@ def sampler(long, draws=4):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "budget", "antennas", "known"),
-    [  # of all combinations, two for each policy
+    [  # of all combinations, two for each policy that searches and one for the others; baselines have no batteries
         (policy, list(BUDGETS)[(place + turn) % 3], 1 + (place // 3 + turn) % 2, (place + turn) % 2 == 0)
         for place, policy in enumerate(EVERY)
-        for turn in (0, 1)
+        for turn in ((0, 1) if policy in SEARCHING else (place % 3 == 2 and policy in BASELINES,))
     ],
 )
 def test_ten_thousand_device_rounds_are_planned_in_seconds(policy, budget, antennas, known):
     long = problem(antennas=antennas, **BUDGETS[budget])
     options = {"threshold": 0.1} if policy == "threshold" else {}
-    if budget == "battery" and policy in BASELINES and policy != "liu_simeone":
-        with pytest.raises(InfeasibleError, match="batteries"):
-            airfed.plan(long, policy=policy)
-        return
     before = time.process_time()
     plan = airfed.plan(long, policy=policy, samples=None if known else sampler(long), **options)
     assert time.process_time() - before < 30.0

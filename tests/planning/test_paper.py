@@ -167,9 +167,8 @@ def paper_sized(rng, *, decades=0.0, devices=100, total_steps=200):
     )
 
 
-@pytest.mark.parametrize("instances", [150, pytest.param(800, marks=pytest.mark.slow)])
-def test_algorithm_2_stops_at_a_partial_optimum(instances):
-    rng = np.random.default_rng(10)
+def test_algorithm_2_stops_at_a_partial_optimum():
+    rng, instances = np.random.default_rng(10), 150
     ratio = np.empty(instances)
     for index in range(instances):
         problem = paper_sized(rng)
@@ -182,9 +181,8 @@ def test_algorithm_2_stops_at_a_partial_optimum(instances):
     assert np.mean(ratio < 1 + 1e-9) > 0.2  # and often it is the optimum
 
 
-@pytest.mark.parametrize("instances", [60, pytest.param(400, marks=pytest.mark.slow)])
-def test_section_iv_e_breaks_limits_and_says_so(instances):
-    rng = np.random.default_rng(11)
+def test_section_iv_e_breaks_limits_and_says_so():
+    rng, instances = np.random.default_rng(11), 60
     flagged = counted = 0
     for _ in range(instances):
         problem = paper_sized(rng, decades=2.0, devices=40, total_steps=20)

@@ -51,7 +51,7 @@ def fleets(count=DEVICES):
 def work(monkeypatch):
     """Devices that searches have visited, in units of one pass over the fleet, and the limit on their number."""
     seen = {"solved": 0, "passes": 0.0}
-    split, finish, rounds = unequal._split, unequal._finish, exact.RoundCandidates.total
+    split, finish, rounds = unequal._narrowed, unequal._finish, exact.RoundCandidates.total
 
     def count_split(rounds_, node, index, ceiling):
         seen["passes"] += (node.load.size + 512 * index.size) / DEVICES
@@ -65,7 +65,7 @@ def work(monkeypatch):
         seen["solved"] += isinstance(index, int)
         return rounds(rounds_, index, value)
 
-    monkeypatch.setattr(unequal, "_split", count_split)
+    monkeypatch.setattr(unequal, "_narrowed", count_split)
     monkeypatch.setattr(unequal, "_finish", count_finish)
     monkeypatch.setattr(exact.RoundCandidates, "total", count_rounds)
     return seen

@@ -17,10 +17,9 @@ from airfed.privacy import (
     compose,
     gaussian_delta,
     gaussian_epsilon,
-    gaussian_log_delta,
     gaussian_mu,
-    split,
 )
+from airfed.privacy._tradeoff import log_delta
 
 
 def powers_of_ten(low, high):
@@ -61,7 +60,7 @@ def test_classic_limit_has_the_known_values(delta, limit):
 def test_classic_and_exact_cross_at_the_limit(delta):
     limit = classic_limit(delta)
     assert limit > 3  # hence all of the proved range ε < 1 is safe
-    assert gaussian_log_delta(limit / classic_epsilon(1.0, delta), limit) == pytest.approx(math.log(delta), rel=1e-9)
+    assert log_delta(limit / classic_epsilon(1.0, delta), limit) == pytest.approx(math.log(delta), rel=1e-9)
 
 
 @given(delta=deltas, share=st.floats(1e-6, 1 - 1e-9))
@@ -116,9 +115,9 @@ def test_the_reported_delta_covers_the_mu(mu, epsilon):
 
 @given(mu=mus, epsilon=epsilons)
 def test_delta_and_its_logarithm_agree(mu, epsilon):
-    log_delta = gaussian_log_delta(mu, epsilon)
-    if log_delta > -700:
-        assert math.log(gaussian_delta(mu, epsilon)) == pytest.approx(log_delta, rel=1e-12, abs=1e-12)
+    expected = log_delta(mu, epsilon)
+    if expected > -700:
+        assert math.log(gaussian_delta(mu, epsilon)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
     else:
         assert gaussian_delta(mu, epsilon) < 1e-300
 
@@ -174,14 +173,13 @@ def test_10000_budgets_are_spent_and_not_exceeded():
 
 def test_no_signal_costs_nothing():
     assert gaussian_delta(0.0, 0.0) == gaussian_delta(0, 3.0) == 0.0
-    assert gaussian_log_delta(0.0, 1.0) == -math.inf
-    assert gaussian_epsilon(0.0, 1e-5) == classic_epsilon(0.0, 1e-5) == compose(0.0, 5) == split(0.0, 5) == 0.0
+    assert gaussian_epsilon(0.0, 1e-5) == classic_epsilon(0.0, 1e-5) == compose(0.0, 5) == 0.0
 
 
 def test_delta_of_a_huge_epsilon_is_tiny_but_never_zero():
     assert gaussian_delta(1.0, 1e300) == gaussian_delta(1e-300, 1.0) == 5e-324
-    assert gaussian_log_delta(1.0, 100.0) == pytest.approx(-4960.2546, abs=1e-4)
-    assert gaussian_log_delta(1e-3, 1e6) == pytest.approx(-5e17, rel=1e-9)
+    assert log_delta(1.0, 100.0) == pytest.approx(-4960.2546, abs=1e-4)
+    assert log_delta(1e-3, 1e6) == pytest.approx(-5e17, rel=1e-9)
 
 
 @pytest.mark.parametrize("mu", [1e3, 1e4, 1e5, 1e6])
@@ -198,7 +196,7 @@ def test_a_very_large_mu_costs_half_its_square(mu, delta):
 )
 def test_every_double_has_an_answer(mu, epsilon, delta):
     assert 0 < gaussian_delta(mu, epsilon) <= 1
-    assert gaussian_log_delta(mu, epsilon) <= 0
+    assert log_delta(mu, epsilon) <= 0
     assert gaussian_epsilon(mu, delta) >= 0  # infinite where ε ≈ μ²/2 is beyond the doubles
     assert gaussian_epsilon(gaussian_mu(epsilon, delta), delta) <= epsilon
 
@@ -213,23 +211,10 @@ def test_numpy_scalars_are_numbers():
 
 
 @given(mu=mus, rounds=rounds_counts)
-def test_compose_and_split_are_the_nearest_doubles_on_the_safe_side(mu, rounds):
-    square = Fraction(mu) ** 2
-    total, part = compose(mu, rounds), split(mu, rounds)
+def test_compose_is_the_nearest_double_on_the_safe_side(mu, rounds):
+    square, total = Fraction(mu) ** 2, compose(mu, rounds)
     assert Fraction(math.nextafter(total, 0)) ** 2 < square * rounds <= Fraction(total) ** 2
-    assert Fraction(part) ** 2 <= square / rounds < Fraction(math.nextafter(part, math.inf)) ** 2
-
-
-@given(mu=mus, rounds=rounds_counts)
-def test_split_rounds_compose_within_the_total(mu, rounds):
-    assert compose(split(mu, rounds), rounds) <= mu <= split(compose(mu, rounds), rounds)
-    assert compose(mu, 1) == split(mu, 1) == mu
-
-
-@given(epsilon=powers_of_ten(-3, 2), delta=powers_of_ten(-12, -1), rounds=rounds_counts)
-def test_a_total_budget_split_over_rounds_is_kept(epsilon, delta, rounds):
-    spent = gaussian_epsilon(compose(split(gaussian_mu(epsilon, delta), rounds), rounds), delta)
-    assert epsilon * (1 - 1e-6) <= spent <= epsilon
+    assert compose(mu, 1) == mu
 
 
 def test_composition_beyond_the_doubles_is_infinite():
@@ -251,15 +236,13 @@ def test_composition_beyond_the_doubles_is_infinite():
         (classic_validity, (1.0, -1e-3), r"delta must be strictly between 0 and 1, got -0\.001"),
         (gaussian_delta, (math.inf, 1.0), "mu must be non-negative and finite, got inf"),
         (gaussian_delta, (1.0, -1.0), r"epsilon must be non-negative and finite, got -1\.0"),
-        (gaussian_log_delta, ("1", 1.0), "mu must be a number, got '1'"),
-        (gaussian_log_delta, (1.0, math.inf), "epsilon must be non-negative and finite, got inf"),
         (gaussian_epsilon, (math.nan, 1e-5), "mu must be a number, got NaN"),
         (gaussian_epsilon, (1.0, 1.0), r"delta must be strictly between 0 and 1, got 1\.0"),
         (gaussian_mu, (True, 1e-5), "epsilon must be a number, got True"),
         (gaussian_mu, (1.0, 0), "delta must be strictly between 0 and 1, got 0"),
         (compose, (1.0, 0), "rounds must be at least 1, got 0"),
         (compose, (-1.0, 3), r"mu must be non-negative and finite, got -1\.0"),
-        (split, (1.0, 2.0), r"rounds must be a whole number, got 2\.0"),
+        (compose, (1.0, 2.0), r"rounds must be a whole number, got 2\.0"),
     ],
 )
 def test_a_bad_value_is_named(function, arguments, message):

@@ -132,6 +132,19 @@ def test_the_expected_accuracy_and_its_interval_stand_beside_the_reached_one(run
     assert page.count("<td>85.1% (80–90%)</td>") == 1
 
 
+def test_the_audit_of_a_run_stands_in_its_report_while_the_ledger_is_the_same(run_directories, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(run_directories["optimal", 0], directory)
+    assert "Not audited in this state" in render([read_run(directory)])
+    assert main(["audit", str(directory), "--trials", "1000"]) == 0
+    page = render([read_run(directory)])
+    assert re.search(r"Audit: pass; the attacks show ε of at least \d\S* in total", page)
+    assert "Not audited" not in page
+    record = directory / "audit.json"
+    record.write_text(re.sub('"ledger": "[^"]*"', f'"ledger": "{64 * "0"}"', record.read_text()))
+    assert "Not audited in this state" in render([read_run(directory)])
+
+
 def test_no_row_of_charts_is_half_empty(run_directories):
     run = read_run(run_directories["optimal", 0])
     for page, tall in (
@@ -276,6 +289,7 @@ def test_charts_follow_the_record(run_directories):
         ("metrics.jsonl", b'{"round": 0}\n', "steps: field required"),
         ("metrics.jsonl", b"garbage\n", "line 1 is damaged"),
         ("ledger.jsonl", b"{}\n", "ledger"),
+        ("audit.json", b"{}", "ledger: field required"),
     ],
 )
 def test_a_damaged_run_is_reported_in_one_sentence(run_directories, tmp_path, file, damage, sentence):

@@ -15,7 +15,7 @@ from airfed import scenario
 from airfed.cli.app import main
 from airfed.explorer.design import from_query, from_scenario
 from airfed.network import Network, builtin
-from airfed.scenario import ScenarioError
+from airfed.scenario import ScenarioError, learning_section
 from airfed.scenario.learning_section import traits
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
@@ -44,7 +44,7 @@ def test_it_is_the_network_of_those_sizes(convolutions, hidden, l2):
     network = Network(
         input_shape=(1, 28, 28), convolutions=tuple(convolutions), hidden=tuple(hidden), classes=10, l2=l2
     )
-    assert found.learning.build_network(input_shape=(1, 28, 28), classes=10) == network
+    assert learning_section.network(found, (1, 28, 28), 10) == network
     assert found.dimension == found.problem().learning.dimension == network.dimension
     again = scenario.parse(tomllib.loads(found.to_toml()))
     assert again.content() == found.content()

@@ -84,9 +84,11 @@ def test_every_way_to_plan_gives_the_same_plan(file):
 
 def test_a_comparison_has_the_same_plan(file):
     loaded = airfed.load(file)
-    compared = printed("compare", file)["policies"][loaded.policy.name]
+    few = {"rounds": 6} if file.stem in SLOW else {}  # a comparison plans all policies
+    options = [word for name, value in few.items() for word in (f"--{name}", value)]
+    compared = printed("compare", file, *options)["policies"][loaded.policy.name]
     del compared["excess"]
-    assert compared == planned(file)
+    assert compared == (bits(loaded.plan(**few)) if few else planned(file))
 
 
 def test_a_run_gets_the_same_plan(file):

@@ -324,7 +324,7 @@ def test_the_command_prints_the_expected_accuracy(scenario, tmp_path, capsys):
     file = str(tmp_path / "scenario.toml")
     assert main(["plan", file, "--plot", str(tmp_path / "plan.png")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Expected test accuracy, with ϖ = 1 and an exponential model average: " in text
+    assert "Expected test accuracy, with clipping norm ϖ = 1 and an exponential model average: " in text
     assert main(["plan", file, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["predicted_accuracy"] == scenario.plan().predicted_accuracy
@@ -333,4 +333,4 @@ def test_the_command_prints_the_expected_accuracy(scenario, tmp_path, capsys):
     assert "expected" in capsys.readouterr().out
     run(scenario, tmp_path / "out")
     assert main(["report", str(tmp_path / "out"), "--out", str(tmp_path / "r.html")]) == 0
-    assert "with ϖ = 1 and an exponential model average: " in (tmp_path / "r.html").read_text()
+    assert "with clipping norm ϖ = 1 and an exponential model average: " in (tmp_path / "r.html").read_text()

@@ -1,11 +1,13 @@
 """The gain of receive antennas: rows of trainings, table and figure."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from scipy import stats
 
+from airfed.experiments.results import estimate
 from studies import antennas
 
 
@@ -64,6 +66,29 @@ def test_the_page_has_the_records():
         cell = f"{mean:.1f} ± {half:.1f} ({100 * seeds['predicted_accuracy'].mean():.1f})"
         (line,) = (one for one in page.splitlines() if one.startswith(f"| {label}-limited") and f"`{adversary}`" in one)
         assert cell in line
+    paired = 100 * rows.pivot_table(index="seed", columns=["label", "adversary", "antennas"], values="accuracy")
+
+    def gain(label, adversary, antennas):
+        return estimate(paired[label, adversary, antennas] - paired[label, adversary, 1])
+
+    for setting, said in (
+        (("one direction, power", "all_antennas", 4), "23 points [6, 41]"),
+        (("one direction, power", "combined", 8), "29 [21, 37]"),
+        (("scattered, privacy", "all_antennas", 16), "-45 points [-57, -33]"),
+        (("one direction, privacy", "all_antennas", 16), "-17 [-20, -14]"),
+    ):
+        found = gain(*setting)
+        unit = " points" if "points" in said else ""
+        assert f"{found.mean:.0f}{unit} [{found.low:.0f}, {found.high:.0f}]" == said
+    assert {"23 points [6, 41]", "29 [21, 37]", "45 points [33, 57]", "17 [14, 20]"} <= {
+        " ".join(each.split()) for each in re.findall(r"\d+(?:\s+points)?\s+\[\d+, \d+\]", page)
+    }
+    for number in (2, 4, 8, 16):
+        for adversary in ("all_antennas", "combined"):
+            assert gain("scattered, power", adversary, number).sign == 0
+        for place in ("scattered", "one direction"):
+            assert gain(f"{place}, privacy", "combined", number).sign == 0
+    assert set(rows["version"]) == {"0.2.0"}
     error = 100 * (groups["predicted_accuracy"].mean() - groups["accuracy"].mean())
     assert round(error.max()) == 14
     assert error[groups["rounds"].min() == 56].abs().max() < 5

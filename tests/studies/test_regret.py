@@ -46,6 +46,7 @@ def row(scenario, label, seed, accuracy, *, rounds=40, norm=5.0, predicted=None,
         "predicted_low": None if predicted is None else predicted - 0.02,
         "predicted_high": None if predicted is None else predicted + 0.02,
         "seconds": 10.0,
+        "version": "0.3.0",
         **more,
     }
 
@@ -208,7 +209,7 @@ def ended(study, status, accuracy):
             **{"predicted_accuracy": 0.8, "predicted_interval": [0.7, 0.9]},
         }
         last = {"loss": 0.5, "accuracy": accuracy(point), "averages": {"tail": {"accuracy": 0.5}}}
-        run = SimpleNamespace(figures=plan, rounds=[last])
+        run = SimpleNamespace(figures=plan, rounds=[last], manifest={"airfed": "0.3.0"})
         records.append(Record(point=point, status=status(point), message="No.", run=run))
     return figures.Study(experiment=study.experiment, points=study.points, records=records)
 
@@ -235,6 +236,27 @@ def test_a_diverged_run_counts_as_chance_level_and_a_failed_one_excludes_its_see
         assert (each["predicted"], each["predicted_low"]) == (0.8, 0.7)
     with pytest.raises(RunError, match="No seed of regret-paper is complete: No"):
         regret_rows.rows({title: ended(study, lambda point: "failed", lambda point: 0.9)})
+
+
+def test_the_page_on_surrogates_has_the_numbers_of_the_records():
+    """The paragraphs on regret and prediction of docs/surrogate.md."""
+    rows = reproduction.kept(reproduction.DOCS / "studies" / "regret.md", ["regret"])["regret"]
+    found = regret.scenarios(rows)
+    assert {len(each.by_accuracy) for each in found} == {2, 3}
+    means = [each.regret.mean for each in found]
+    by_bound = [each.loss(each.by_bound).mean for each in found]
+    assert f"{min(means):.1f} to {max(means):.1f} points" == "0.0 to 2.1 points"
+    assert f"{min(by_bound):.1f} to {max(by_bound):.1f}" == "0.6 to 5.0"
+    assert sum(verdict.passed for verdict in regret.check_regret(rows)) == 2
+    (verdict,) = regret.check_prediction(rows)
+    assert not verdict.passed
+    assert "over all 100 points 2.28, over the 87 with more than 60% expected 1.61" in verdict.remark
+    table = data_frame(rows).query("label == 'accuracy'")
+    error = 100 * (table["accuracy"] - table["predicted"]).abs()
+    iid = error[table["partition"] == "iid"]
+    assert (len(iid), f"{iid.mean():.1f}", f"{iid.max():.1f}") == (12, "0.7", "2.2")
+    rest = error[table["partition"] != "iid"]
+    assert (len(rest), f"{rest.mean():.1f}") == (3, "2.2")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +10,6 @@ from airfed.experiments import claims as verdicts
 from studies import page as reproduction
 
 FIGURES = ("fig2", "fig3", "fig4", "fig5", "fig6", "thousand", "range", "limits")
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0, clip=5.0, loss=None):
@@ -33,6 +31,7 @@ def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0,
         "test_loss": 1 - accuracy,
         "alignment": 0.6,
         "seconds": 6.0,
+        "version": "0.3.0",
     }
 
 
@@ -153,13 +152,30 @@ def test_a_final_table_has_one_row_per_design():
     assert rows[0][-3].startswith("90.1 ± ")
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("reproduction.md")), ids=lambda page: page.parent.name)
-def test_a_page_in_the_docs_follows_from_the_table_beside_it(page):
-    table = page.with_suffix(".csv")
-    results = pd.read_csv(table) if table.is_file() else pd.DataFrame()
+@pytest.mark.parametrize("page", reproduction.PAGES, ids=lambda page: page.stem)
+def test_a_page_in_the_docs_follows_from_the_records_beside_it(page):
     text = page.read_text(encoding="utf-8")
-    names = re.search("`python -m studies (.*?) (?:--quick )?--docs", text).group(1).split()
-    kept = reproduction.kept(page, names)
-    assert text == reproduction.markdown(results, figures=names, quick="--quick" in text, tables=kept)
+    assert text == reproduction.again(page)
     for picture in re.findall(r"\]\((images/.*?)\)", text):
         assert (page.parent / picture).is_file()
+
+
+def test_the_records_separate_what_the_docs_say():
+    """The list in docs/fading.md, and the paragraph on averages in docs/surrogate.md."""
+    results = pd.read_csv(reproduction.DOCS / "studies" / "policies.csv")
+    passed = {verdict.comparison: verdict.passed for verdict in reproduction.check(results)}
+    assert len(passed) == 8
+    assert {name for name, good in passed.items() if not good} == {
+        "fading: causal − myopic",
+        "shadowing: causal − myopic",
+    }
+
+
+def test_a_page_says_how_many_seeds_and_versions_its_records_have():
+    results = made_up()
+    results.loc[results["seed"] == 2, "version"] = "0.2.0"
+    page = reproduction.markdown(results, figures=FIGURES, quick=True, name="some")
+    assert "--docs some.md`" in page
+    assert "`some.csv` (data: mnist-5k; 3 seeds; airfed 0.2.0, 0.3.0)" in page
+    one = made_up().query("seed == 0")
+    assert "1 seed; airfed 0.3.0" in reproduction.markdown(one, figures=FIGURES, quick=True)

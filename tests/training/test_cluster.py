@@ -288,22 +288,15 @@ def test_processes_on_one_host_share_its_processors(monkeypatch):
 
 @pytest.mark.slow
 def test_one_and_four_processes_give_the_same_bits(gated):
-    """The tests of heartbeats, hosts and torchrun start two or three processes."""
+    """With several antennas and adaptive clipping; the other tests start two or three processes without them."""
     gated.prepare(process_timeout=60.0)
+    text = gated.scenario.read_text().replace("csi_error = 0.01\n", "").replace("[link]\n", "[link]\nantennas = 4\n")
+    gated.scenario.write_text(text + "[learning.adaptive_clipping]\nshare = 0.2\n")
+    gated.whole = gated.folder / "alone"
     result = run(4, gated.scenario, gated.out)
     assert result.returncode == 0, result.stderr
     assert gated.record() == gated.undisturbed()
-
-
-@pytest.mark.slow
-def test_the_bits_of_several_antennas_do_not_depend_on_the_processes(gated):
-    gated.prepare(process_timeout=60.0)
-    text = gated.scenario.read_text().replace("csi_error = 0.01\n", "")
-    gated.scenario.write_text(text.replace("[link]\n", "[link]\nantennas = 4\n"))
-    gated.whole = gated.folder / "alone"
-    result = run(2, gated.scenario, gated.out)
-    assert result.returncode == 0, result.stderr
-    assert gated.record() == gated.undisturbed()
+    assert b'"clip_norm"' in gated.record()["metrics.jsonl"]
 
 
 @pytest.mark.slow
@@ -321,17 +314,6 @@ def test_the_charges_of_different_amplitudes_do_not_depend_on_the_processes(gate
     assert gated.record() == gated.undisturbed()
     ledger = Ledger.load(gated.out / "ledger.jsonl")
     assert np.unique(ledger.device_mus()).size > 2
-
-
-@pytest.mark.slow
-def test_the_bits_of_adaptive_clipping_do_not_depend_on_the_processes(gated):
-    gated.prepare(process_timeout=60.0)
-    gated.scenario.write_text(gated.scenario.read_text() + "[learning.adaptive_clipping]\nshare = 0.2\n")
-    gated.whole = gated.folder / "alone"
-    result = run(2, gated.scenario, gated.out)
-    assert result.returncode == 0, result.stderr
-    assert gated.record() == gated.undisturbed()
-    assert b'"clip_norm"' in gated.record()["metrics.jsonl"]
 
 
 def start(gated, *ranks):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from airfed.planning import Amplitudes, Plan
-from airfed.training.hints import MOST, hints
+from airfed.text.phrases import MOST_HINTS, hints
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_devices_that_do_not_answer_or_send_rubbish(plan):
 
 def test_at_most_three_hints_and_none_about_unrecorded_metrics(plan):
     worst = {"accuracy": 0.1, "clipped_share": 1.0, "update_norm_mean": 1e9, "missing": 5, "refused": 1}
-    assert len(hints(plan, rounds(2.3, 2.9, **worst), classes=10)) == MOST
+    assert len(hints(plan, rounds(2.3, 2.9, **worst), classes=10)) == MOST_HINTS
     unnoised = ("loss", "update_norm_mean", "update_norm_max", "clipped_share", "refused", "missing")
     private = [
         {**record, **dict.fromkeys(unnoised), "signal_to_noise_db": None}

@@ -17,9 +17,48 @@ from airfed.problem import InfeasibleError, Problem
 _LOADED: Final = 6.0  # standard deviations of the device's noise within the range of the quantiser
 
 
+@dataclass(frozen=True, kw_only=True)
+class DigitalMethod(Method):
+    """Orthogonal digital uploads of `bits` per entry at Shannon capacity; replace-one adjacency only."""
+
+    analog: ClassVar[bool] = False
+    departure: ClassVar[str]  # why no ε holds for add-remove adjacency
+    bits: int
+    access: Literal["tdma", "ofdma"] = "tdma"
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(bits=self.bits)
+        if self.bits > 64:
+            raise ValueError(f"bits must be at most 64, got {self.bits}.")
+        _validate.one_of(("tdma", "ofdma"), access=self.access)
+
+    def require_claim(self, problem: Problem) -> None:
+        """Raise for add-remove adjacency; see `Method.require_claim`."""
+        if problem.budget.adjacency == "add_remove":
+            raise InfeasibleError(
+                f"No plan fits: {self.departure}, so that no ε holds for add-remove adjacency "
+                '(use adjacency = "replace_one").'
+            )
+
+    def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
+        """Return the largest θ under privacy; power only determines the air time."""
+        limits.require_reachable(problem, devices)
+        return {"privacy": float(limits.privacy_limits(problem, np.array([rounds]), analog=False)[0])}
+
+    def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
+        """Return the number of symbols of one round, at Shannon capacity."""
+        gain, dimension = problem.fleet.gain[devices], problem.learning.dimension
+        power = levelled(problem.fleet.peak_power[devices], problem.budget.total_power / rounds)
+        with np.errstate(divide="ignore"):
+            snr = power * np.square(gain) / (2.0 * dimension * problem.link.noise_std**2)
+            shared = devices.size if self.access == "ofdma" else 1
+            symbols = shared * self.bits * dimension / (np.log1p(shared * snr) / math.log(2.0))
+        return float(symbols.max() if self.access == "ofdma" else symbols.sum())
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Digital(Method):
+class Digital(DigitalMethod):
     """Orthogonal digital uploads, one device at a time (TDMA) or in its own band (OFDMA).
 
     A device sends g_k + N(0, (2ϖ/μ)²) with b bits per entry: local differential privacy. The quantiser covers ±(ϖ + 6
@@ -33,32 +72,8 @@ class Digital(Method):
 
     name: ClassVar[str] = "digital"
     title: ClassVar[str] = "Orthogonal digital uploads; each device adds noise (local DP)."
-    analog: ClassVar[bool] = False
+    departure: ClassVar[str] = "with orthogonal uploads an absent device is visible"
     bits: int = 8  # b
-    access: Literal["tdma", "ofdma"] = "tdma"
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(bits=self.bits)
-        if self.bits > 64:
-            raise ValueError(f"bits must be at most 64, got {self.bits}.")
-        _validate.one_of(("tdma", "ofdma"), access=self.access)
-
-    def require_claim(self, problem: Problem) -> None:
-        """Raise for add-remove adjacency; see `Method.require_claim`."""
-        if problem.budget.adjacency == "add_remove":
-            raise InfeasibleError(
-                "No plan fits: with orthogonal uploads an absent device is visible, so that no ε holds for add-remove "
-                'adjacency (use adjacency = "replace_one").'
-            )
-
-    def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
-        """Return the largest θ under privacy; power only determines the air time."""
-        limits.require_reachable(problem, devices)
-        return {"privacy": float(limits.privacy_limits(problem, np.array([rounds]), analog=False)[0])}
-
-    def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
-        """Return the number of symbols of one round."""
-        return upload_symbols(problem, devices, rounds, bits=self.bits, access=self.access)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""
@@ -68,17 +83,6 @@ class Digital(Method):
         noise_std = math.sqrt(gain.size * (sigma**2 + rounding**2 / 3.0))
         noise = {"noise_std": noise_std, "privacy_noise_std": sigma}
         return received(problem, amplitude, constant_power=power, orthogonal=True, **noise)
-
-
-def upload_symbols(problem: Problem, devices: Devices, rounds: int, *, bits: int, access: str) -> float:
-    """Return the symbols of one round in which each device sends `bits` per entry at Shannon capacity."""
-    gain, dimension = problem.fleet.gain[devices], problem.learning.dimension
-    power = levelled(problem.fleet.peak_power[devices], problem.budget.total_power / rounds)
-    with np.errstate(divide="ignore"):
-        snr = power * np.square(gain) / (2.0 * dimension * problem.link.noise_std**2)
-        shared = devices.size if access == "ofdma" else 1
-        symbols = shared * bits * dimension / (np.log1p(shared * snr) / math.log(2.0))
-    return float(symbols.max() if access == "ofdma" else symbols.sum())
 
 
 def levelled(peak_power: Floats, budget: float, needed: Floats | float = 0.0) -> Floats:

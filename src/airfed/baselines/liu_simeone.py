@@ -88,7 +88,7 @@ def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
         raise InfeasibleError("No plan fits: a device has gain 0 and would need infinite power (peak_power).")
     loads = _loads(problem, gains[:rounds])
     pull = np.sqrt(_weights(problem, rounds) / loads)
-    return np.asarray(water_filling(pull, loads, largest, _budget(problem))[0])
+    return water_filling(pull, loads, largest, _budget(problem))
 
 
 def _causal(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> Floats:
@@ -107,7 +107,7 @@ def _causal(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> F
             raise InfeasibleError(f"No plan fits: a device has gain 0 in round {index + 1} (peak_power).")
         loads = _loads(problem, expected)
         pull = np.sqrt(weights[index:] / loads)
-        found[index] = water_filling(pull, loads, np.maximum(largest, 1e-300), left)[0][0]
+        found[index] = water_filling(pull, loads, np.maximum(largest, 1e-300), left)[0]
         left = max(left - float(loads[0] * found[index]), 0.0)
     return found
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
-from airfed import _validate
-from airfed.baselines.digital import levelled, upload_symbols
-from airfed.planning import limits
+from airfed.baselines.digital import DigitalMethod, levelled
 from airfed.planning.limits import Binding, Devices, Floats
-from airfed.planning.method import Method, Signal, received
+from airfed.planning.method import Signal, received
 from airfed.problem import InfeasibleError, Problem
 
 _LOADED: Final = 6.0  # standard deviations of the sum within the range of the modulus
@@ -23,7 +21,7 @@ _FINEST: Final = 2.0  # least noise of one device over γ: sums of discrete Gaus
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SecureAggregation(Method):
+class SecureAggregation(DigitalMethod):
     """Secure aggregation: the server sees only the sum, modulo 2^b, to which each device adds its share of the noise.
 
     Device k sends θg_k/ϖ, rotated and rounded at random to multiples of γ, plus discrete Gaussian noise of variance
@@ -43,31 +41,16 @@ class SecureAggregation(Method):
 
     name: ClassVar[str] = "secure_aggregation"
     title: ClassVar[str] = "Digital uploads under secure aggregation; the devices' noise adds up to the server's."
-    analog: ClassVar[bool] = False
+    departure: ClassVar[str] = "a removed device also removes its noise"
     bits: int = 20  # b
-    access: Literal["tdma", "ofdma"] = "tdma"
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(bits=self.bits)
-        if self.bits > 64:
-            raise ValueError(f"bits must be at most 64, got {self.bits}.")
-        _validate.one_of(("tdma", "ofdma"), access=self.access)
-
-    def require_claim(self, problem: Problem) -> None:
-        """Raise for add-remove adjacency; see `Method.require_claim`."""
-        if problem.budget.adjacency == "add_remove":
-            raise InfeasibleError(
-                "No plan fits: a removed device also removes its noise, so that no ε holds for add-remove adjacency "
-                '(use adjacency = "replace_one").'
-            )
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ under privacy; power only determines the air time."""
-        limits.require_reachable(problem, devices)
-        cap = float(limits.privacy_limits(problem, np.array([rounds]), analog=False)[0])
+        cap = super().limits(problem, devices, rounds)["privacy"]
+        own_noise = problem.link.noise_std / math.sqrt(devices.size)
 
         def private(theta: float) -> bool:
-            noisy = _FINEST * self._step(problem, devices.size, theta) <= self._share(problem, devices.size)
+            noisy = _FINEST * self._step(problem, devices.size, theta) <= own_noise
             return noisy and self._observed(problem, devices.size, theta) <= cap
 
         low, high = 0.0, cap
@@ -79,10 +62,6 @@ class SecureAggregation(Method):
                 f"No plan fits: bits={self.bits} round too coarsely for {devices.size} devices; use more bits."
             )
         return {"privacy": low}
-
-    def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
-        """Return the number of symbols of one round."""
-        return upload_symbols(problem, devices, rounds, bits=self.bits, access=self.access)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""
@@ -102,7 +81,3 @@ class SecureAggregation(Method):
         step, dimension = self._step(problem, size, theta), problem.learning.dimension
         norm = math.sqrt(theta**2 + step * theta + step**2 * (dimension / 4 + math.sqrt(dimension) / 2))
         return norm * (1 + _LATTICE * (step / problem.link.noise_std) ** 2)
-
-    def _share(self, problem: Problem, size: int) -> float:
-        """Return the standard deviation of one device's noise."""
-        return problem.link.noise_std / math.sqrt(size)

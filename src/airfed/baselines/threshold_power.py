@@ -64,6 +64,7 @@ def _largest_within(problem: Problem, devices: Devices, budget: float) -> float:
     """Return the largest θ for which Σ min(θ²/|h_k|², P_k) is within the budget of a round."""
     gain, peak = problem.fleet.gain[devices], problem.fleet.peak_power[devices]
     square = np.square(gain)
-    if float(np.sum(peak)) <= budget:
+    level = limits.water_level(square * peak, 1.0 / square, peak, budget)
+    if level == math.inf:
         return float(np.sqrt(np.max(square * peak)))  # all devices are at peak power
-    return math.sqrt(limits.water_level(square * peak, 1.0 / square, peak, budget)) * (1 - 1e-12)
+    return math.sqrt(level) * (1 - 1e-12)

@@ -67,7 +67,7 @@ def truncated_inversion(
         raise InfeasibleError("No plan fits: no |h|² reaches the cutoff.")
     if len(candidates) == 1:
         return candidates[0]
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([rounds])
+    every = problem.round_candidates(rounds)
 
     def bound(method: TruncatedInversion) -> float:
         if seen.time_varying:

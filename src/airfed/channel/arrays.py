@@ -69,8 +69,8 @@ class Array:
 
 
 def generators(number: int, seed: int, name: str, *key: int) -> Generators:
-    """Return one generator per antenna."""
-    return tuple(seeds.stream(seed, name, *key, antenna) for antenna in range(number))
+    """Return independent generators, such as one per antenna."""
+    return tuple(seeds.stream(seed, name, *key, part) for part in range(number))
 
 
 def covariance(angle: Floats, *, number: int, spacing: float, spread: float) -> Complexes:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from airfed import seeds
 from airfed.antennas import Complexes, Floats
 from airfed.channel import arrays
 from airfed.channel.arrays import Array, Generators
@@ -22,13 +21,11 @@ if TYPE_CHECKING:
 _MAX_GAINS: Final = 2**22  # in all samples of future rounds
 
 
-def generators(seed: int, name: str, *key: int) -> Generators:
-    """Return independent generators of small-scale fading, shadowing per device and common shadowing."""
-    return tuple(seeds.stream(seed, name, *key, part) for part in range(3))
-
-
 class FadingProcess:
-    """The channel of a fleet round by round, (N,), or several samples of it at once, (samples, N)."""
+    """The channel of a fleet round by round, (N,), or several samples of it at once, (samples, N).
+
+    Its generators are those of small-scale fading, shadowing per device and common shadowing.
+    """
 
     def __init__(self, model: ChannelModel, state: FadingState, shape: tuple[int, ...], rngs: Generators) -> None:
         self.state = state
@@ -111,7 +108,7 @@ class ConditionalSampler:
         array = self._past.array
         number = 1 if array is None else array.number
         shape = (num_samples(self._rounds, self._num_devices * number), self._num_devices)
-        future = FadingProcess(self._model, self._past.state, shape, generators(self._seed, "samples", done))
+        future = FadingProcess(self._model, self._past.state, shape, arrays.generators(3, self._seed, "samples", done))
         if array is not None:
             future.attach(array, arrays.generators(number, self._seed, "samples", done, 3))
         gains = self._model.empty(shape[0], self._rounds - done, shape[1])

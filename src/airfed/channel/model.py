@@ -19,7 +19,7 @@ from airfed import seeds
 from airfed.antennas import Complexes, Floats
 from airfed.channel import arrays
 from airfed.channel.arrays import Array
-from airfed.channel.fading_process import ConditionalSampler, FadingProcess, generators
+from airfed.channel.fading_process import ConditionalSampler, FadingProcess
 from airfed.keys import Control, Count, Fraction, Key, NonNegative, Positive, Section, Spread, control_of
 from airfed.problem import Link
 
@@ -238,7 +238,7 @@ class ChannelModel(Section, ABC):
     def process(self, num_devices: int, seed: int) -> FadingProcess:
         """Return the fading process of the seed, in its first round."""
         first = self._first_state(num_devices, seeds.stream(seed, "channel"))
-        process = FadingProcess(self, first, (num_devices,), generators(seed, "fading"))
+        process = FadingProcess(self, first, (num_devices,), arrays.generators(3, seed, "fading"))
         if self._antennas > 1:
             layout: dict[str, Any] = {
                 "sector": self.sector,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, Self
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -66,67 +67,40 @@ def cost231_hata(distance: Floats, *, frequency: float, base_height: float, devi
     return np.asarray(46.3 + 33.9 * megahertz - 13.82 * base - device + slope * np.log10(distance / 1e3))
 
 
-def uma_los(distance: Floats, *, frequency: float, base_height: float, device_height: float) -> Floats:
-    """Return the loss of 3GPP's urban macro cell (UMa) with a line of sight.
-
-    With f in GHz and D = √(d² + (h_b − h_m)²): L = 28 + 22·lg D + 20·lg f up to the break point
-    d_B = 4(h_b − 1)(h_m − 1)f/c (there f in Hz), and beyond it
-    L = 28 + 40·lg D + 20·lg f − 9·lg(d_B² + (h_b − h_m)²).
-
-    Range: f = 0.5-100 GHz, d = 10 m-5 km, h_b = 25 m, h_m = 1.5-13 m (for higher devices TR 38.901 draws the effective
-    environment height, here 1 m). Its shadowing is 4 dB. Source: 3GPP TR 38.901, table 7.4.1-1.
-    """
-    return _dual_slope(distance, frequency, base_height, device_height, start=28.0, near=22.0)
-
-
-def uma_nlos(distance: Floats, *, frequency: float, base_height: float, device_height: float) -> Floats:
-    """Return the loss of 3GPP's urban macro cell (UMa) without a line of sight.
-
-    The larger of `uma_los` and 13.54 + 39.08·lg D + 20·lg f − 0.6(h_m − 1.5), f in GHz. Range, source and arguments as
-    there; its shadowing is 6 dB.
-    """
-    space = np.hypot(distance, base_height - device_height)
-    blocked = 13.54 + 39.08 * np.log10(space) + 20.0 * np.log10(frequency / 1e9) - 0.6 * (device_height - 1.5)
-    seen = uma_los(distance, frequency=frequency, base_height=base_height, device_height=device_height)
-    return np.asarray(np.maximum(seen, blocked))
-
-
-def umi_los(distance: Floats, *, frequency: float, base_height: float, device_height: float) -> Floats:
-    """Return the loss of 3GPP's urban micro cell, street canyon (UMi), with a line of sight.
-
-    As `uma_los` with L = 32.4 + 21·lg D + 20·lg f up to the break point and 32.4 + 40·lg D + 20·lg f −
-    9.5·lg(d_B² + (h_b − h_m)²) beyond it. Range: h_b = 10 m, h_m = 1.5-22.5 m, else as there, as is the source. Its
-    shadowing is 4 dB.
-    """
-    return _dual_slope(distance, frequency, base_height, device_height, start=32.4, near=21.0)
-
-
-def umi_nlos(distance: Floats, *, frequency: float, base_height: float, device_height: float) -> Floats:
-    """Return the loss of 3GPP's urban micro cell, street canyon (UMi), without a line of sight.
-
-    The larger of `umi_los` and 22.4 + 35.3·lg D + 21.3·lg f − 0.3(h_m − 1.5), f in GHz. Range, source and arguments as
-    there; its shadowing is 7.82 dB.
-    """
-    space = np.hypot(distance, base_height - device_height)
-    blocked = 22.4 + 35.3 * np.log10(space) + 21.3 * np.log10(frequency / 1e9) - 0.3 * (device_height - 1.5)
-    seen = umi_los(distance, frequency=frequency, base_height=base_height, device_height=device_height)
-    return np.asarray(np.maximum(seen, blocked))
-
-
 def break_point(*, frequency: float, base_height: float, device_height: float) -> float:
     """Return d_B = 4(h_b − 1)(h_m − 1)f/c [m], beyond which power decays as d^(−4) in TR 38.901."""
     return 4.0 * (base_height - 1.0) * (device_height - 1.0) * frequency / _ROUND_LIGHT
 
 
-def _dual_slope(
-    distance: Floats, frequency: float, base_height: float, device_height: float, *, start: float, near: float
+def urban(
+    distance: Floats,
+    *,
+    frequency: float,
+    base_height: float,
+    device_height: float,
+    seen: tuple[float, float],
+    blocked: tuple[float, float, float, float] | None = None,
 ) -> Floats:
-    """Return the dual-slope loss of TR 38.901 with a line of sight; (40 − near)/2 makes it continuous."""
-    space = np.log10(np.hypot(distance, base_height - device_height))
+    """Return the loss of 3GPP's urban macro cell (UMa) or micro cell, street canyon (UMi).
+
+    With f in GHz, D = √(d² + (h_b − h_m)²) and the coefficients (a, b) = `seen`, a line of sight has
+    L = a + b·lg D + 20·lg f up to the `break_point` d_B (there f in Hz), and beyond it
+    L = a + 40·lg D + 20·lg f − (40 − b)/2·lg(d_B² + (h_b − h_m)²). Without one, L is the larger of that and
+    a + b·lg D + c·lg f − e(h_m − 1.5), with (a, b, c, e) = `blocked`.
+
+    Range: f = 0.5-100 GHz, d = 10 m-5 km; UMa: h_b = 25 m, h_m = 1.5-13 m (for higher devices TR 38.901 draws the
+    effective environment height, here 1 m); UMi: h_b = 10 m, h_m = 1.5-22.5 m. Shadowing: 4 dB with a line of sight,
+    6 dB (UMa) and 7.82 dB (UMi) without. Source: 3GPP TR 38.901, table 7.4.1-1.
+    """
+    space, carrier = np.log10(np.hypot(distance, base_height - device_height)), np.log10(frequency / 1e9)
     edge = break_point(frequency=frequency, base_height=base_height, device_height=device_height)
+    start, near = seen
     kink = 0.5 * (40.0 - near) * np.log10(edge**2 + (base_height - device_height) ** 2)
-    carrier = 20.0 * np.log10(frequency / 1e9)
-    return np.asarray(start + carrier + np.where(distance <= edge, near * space, 40.0 * space - kink))
+    loss = start + 20.0 * carrier + np.where(distance <= edge, near * space, 40.0 * space - kink)
+    if blocked is not None:
+        start, slope, of_carrier, of_height = blocked
+        loss = np.maximum(loss, start + slope * space + of_carrier * carrier - of_height * (device_height - 1.5))
+    return np.asarray(loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,18 +118,22 @@ def _fitted(frequency: Range, distance: Range, base: Range, device: Range) -> di
     return dict(zip(keys, (frequency, distance, distance, base, device), strict=True))
 
 
-_UMA: Final = _fitted((0.5e9, 100e9), (10.0, 5e3), (25.0, 25.0), (1.5, 13.0))
-_UMI: Final = _fitted((0.5e9, 100e9), (10.0, 5e3), (10.0, 10.0), (1.5, 22.5))
+def _urban(base_height: float, highest_device: float, **coefficients: Any) -> PathLossModel:
+    """Return a model of TR 38.901 with its coefficients."""
+    ranges = _fitted((0.5e9, 100e9), (10.0, 5e3), (base_height, base_height), (1.5, highest_device))
+    return PathLossModel(loss=partial(urban, **coefficients), base_height=base_height, lowest=1.0, ranges=ranges)
+
+
 PATH_LOSS_MODELS: Final[dict[str, PathLossModel]] = {
     "free_space": PathLossModel(loss=free_space),
     "log_distance": PathLossModel(loss=log_distance),
     "cost231_hata": PathLossModel(
         loss=cost231_hata, base_height=30.0, ranges=_fitted((1.5e9, 2e9), (1e3, 20e3), (30.0, 200.0), (1.0, 10.0))
     ),
-    "uma_los": PathLossModel(loss=uma_los, base_height=25.0, lowest=1.0, ranges=_UMA),
-    "uma_nlos": PathLossModel(loss=uma_nlos, base_height=25.0, lowest=1.0, ranges=_UMA),
-    "umi_los": PathLossModel(loss=umi_los, base_height=10.0, lowest=1.0, ranges=_UMI),
-    "umi_nlos": PathLossModel(loss=umi_nlos, base_height=10.0, lowest=1.0, ranges=_UMI),
+    "uma_los": _urban(25.0, 13.0, seen=(28.0, 22.0)),
+    "uma_nlos": _urban(25.0, 13.0, seen=(28.0, 22.0), blocked=(13.54, 39.08, 20.0, 0.6)),
+    "umi_los": _urban(10.0, 22.5, seen=(32.4, 21.0)),
+    "umi_nlos": _urban(10.0, 22.5, seen=(32.4, 21.0), blocked=(22.4, 35.3, 21.3, 0.3)),
 }
 """Path loss model by its name in scenarios."""
 

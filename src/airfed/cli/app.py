@@ -42,8 +42,10 @@ HELP: Final = {
 }
 _USAGE: Final = {"figures": "[NAME...]", "explore": "[FILE]"}  # arguments that may be left out
 _MODULES: Final = {
-    **{"compare": "plan", "new": "plan", "audit": "ledger"},
-    **{"benchmark": "sweep", "frontier": "sweep", "figures": "sweep", "calibrate": "pilot"},
+    **dict.fromkeys(("compare", "new", "explore"), "plan"),
+    **dict.fromkeys(("audit", "report"), "ledger"),
+    **dict.fromkeys(("benchmark", "frontier", "figures"), "sweep"),
+    **dict.fromkeys(("calibrate", "data"), "pilot"),
 }
 
 app = App(
@@ -59,10 +61,7 @@ for _name, _help in HELP.items():  # each is a function, or an app, in the modul
 
 
 def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None) -> int:
-    """Run the command line and return its exit code; `ready` is called before a command runs.
-
-    A user's mistake prints one sentence to standard error; AIRFED_DEBUG=1 shows the traceback.
-    """
+    """Run the command line and return its exit code; `ready` is called before a command runs."""
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
     if sorted(tokens) in (["--version"], ["--verbose", "--version"]):  # without rich

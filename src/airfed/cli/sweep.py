@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed import _extras
-from airfed.cli.plan import Json, ScenarioFile, TableFormat, flag, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, TableFormat, flag, read, whole
 from airfed.cli.run import signals
 from airfed.text import output
 from airfed.text.tables import plain_table
@@ -28,9 +28,7 @@ _MOST_ROWS = 20
 
 FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6"]  # as in `airfed.experiments.figures`, a slow import
 
-Jobs = Annotated[
-    int | None, Parameter(help="Number of parallel runs (default: one per processor).", converter=whole_number)
-]
+Jobs = Annotated[int | None, whole("Number of parallel runs (default: one per processor).")]
 BackendName = Annotated[
     Literal["loky", "ray", "dask"], Parameter(help="loky: processes on this machine; or a Ray or Dask cluster.")
 ]
@@ -87,9 +85,7 @@ def benchmark(
     /,
     *,
     out: Annotated[Path, Parameter(help="The folder of the benchmark; finished runs in it are not repeated.")],
-    seeds: Annotated[
-        int, Parameter(help="Number of seeds, from the scenario's seed upwards.", converter=whole_number)
-    ] = 5,
+    seeds: Annotated[int, whole("Number of seeds, from the scenario's seed upwards.")] = 5,
     policies: Annotated[
         str | None, Parameter(help="Methods to train, as in optimal,full,top_k (default: all).")
     ] = None,
@@ -144,12 +140,13 @@ def frontier(
     format: TableFormat = None,
 ) -> int:
     from airfed.experiments import frontier as maps
+    from airfed.plotting import series
 
     console = output.make_console(format, stderr=json, quiet=json)
     loaded, workers = read(file), _workers(jobs, "loky", None) if check else {}
     points = maps.check_points(loaded) if check else []
     with console.status("planning"):
-        found = maps.frontier(loaded)
+        found = series.frontier(loaded)
     records, caught = run_points(console, "frontier", points, out, **workers) if check else ([], [])
     found = maps.with_trainings(found, records)
     files = [str(path) for path in maps.write(found, out)]

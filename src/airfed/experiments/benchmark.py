@@ -1,16 +1,16 @@
 """The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
-It is a sweep over the policy and the seed: finished runs are not repeated, interrupted runs are resumed.
-`DIR/benchmark.toml` is the scenario of the directory.
+It is a sweep over the policy and the seed. `DIR/benchmark.toml` is the scenario of the directory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from airfed import _extras, _validate
 from airfed._disk import write_atomic
 from airfed.experiments import points, results, sweep
 from airfed.experiments.benchmark_table import Benchmark, MethodResult, spent
-from airfed.experiments.points import Experiment, Point, Variant
+from airfed.experiments.points import Experiment, Point, Variant, content_key
 from airfed.experiments.results import Record
 from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
@@ -33,6 +33,9 @@ COMPARED: Final[tuple[str, ...]] = (
 )
 """All methods, in the order in which methods of equal accuracy are listed."""
 _MOST_SEEDS: Final = 10_000
+_SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the devices, for methods with a fixed number of them
+_BITS: Final = {"digital": (2, 4, 6, 8, 12, 16), "secure_aggregation": (12, 14, 16, 18, 20, 24)}
+_EQUAL: Final = 1e-3  # expected accuracies, and bounds in relation, that differ less count as equal
 _ONLY_VARYING: Final = "The same as optimal unless channels are time-varying or devices have batteries."
 
 
@@ -114,7 +117,7 @@ class BenchmarkRuns:
         every = tuple(range(scenario.seed, scenario.seed + seeds))
         variants = tuple(Variant(label=name, changes={"policy.name": name}) for name in names if name not in absent)
         experiment = Experiment(name=scenario.name, title="", base=scenario, axes={"seed": every}, variants=variants)
-        runs = tuple(points.expand(experiment))
+        runs = tuple(_tuned(point) for point in points.expand(experiment))
         return cls(scenario=scenario, seeds=every, points=runs, absent=absent, given=given)
 
     def table(self, records: Sequence[Record]) -> Benchmark:
@@ -141,6 +144,38 @@ class BenchmarkRuns:
                 "Methods with more rounds would otherwise spend more in total; --per-round keeps the budget."
             )
         return Benchmark.of(self.scenario.name, allowed, self.seeds, methods, replaced=replaced)
+
+
+def with_best_settings(scenario: Scenario) -> Scenario:
+    """Return the scenario with the settings of its method that give the best plan, unless it sets them itself.
+
+    These are |K| of "top_k" and "uniform", and the bits of "digital" and "secure_aggregation". The best plan has the
+    highest expected accuracy, or the smallest bound if there is none. Among equal ones the cheapest counts.
+    """
+    policy, changes = scenario.policy, list[dict[str, Any]]()
+    if policy.name in ("top_k", "uniform") and policy.size is None:
+        sizes = dict.fromkeys(math.ceil(share * scenario.num_devices) for share in _SHARES)
+        changes = [{"policy.size": size} for size in sizes]
+    elif policy.name in _BITS and "bits" not in (policy.options or {}):
+        changes = [{"policy.options": {**(policy.options or {}), "bits": bits}} for bits in _BITS[policy.name]]
+    found = []
+    for each in map(scenario.override, changes):
+        with suppress(ValueError):
+            plan = each.plan()
+            accuracy = plan.predicted_accuracy if plan.objective == "accuracy" else None
+            cost = math.log(plan.bound.total) if accuracy is None else -accuracy
+            found.append((accuracy is None, cost, each))
+    if not found:
+        return scenario  # nothing to choose, or no plan, for a reason that its run reports
+    by_bound, best = min((by_bound, cost) for by_bound, cost, _ in found)
+    return next(each for kind, cost, each in found if kind == by_bound and cost <= best + _EQUAL)
+
+
+def _tuned(point: Point) -> Point:
+    if point.scenario is None:
+        return point
+    scenario = with_best_settings(point.scenario)
+    return point if scenario is point.scenario else replace(point, scenario=scenario, key=content_key(scenario))
 
 
 def claim(scenario: Scenario, out: Path) -> None:
@@ -170,11 +205,10 @@ def _files(benchmark: Benchmark) -> Iterator[tuple[str, bytes]]:
     yield "benchmark.tex", benchmark.to_latex().encode()
     yield "benchmark.json", benchmark.to_json().encode()
     if _extras.has("matplotlib"):
-        from airfed.plotting.figure import encoded
+        from airfed.plotting.figure import pictures
 
         for name, drawn in benchmark.plot().items():
-            yield from ((f"{name}.{ending}", encoded(drawn, ending)) for ending in ("png", "pdf"))
-            yield f"{name}.txt", f"{drawn.get_label()}\n".encode()
+            yield from pictures(name, drawn).items()
 
 
 def _method_result(policy: str, records: Sequence[Record]) -> MethodResult:

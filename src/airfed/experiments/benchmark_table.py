@@ -183,8 +183,7 @@ class Benchmark:
     def verdict(self) -> list[str]:
         """Return the best mean within the budgets, and how each other method compares with airfed's plan, in sentences.
 
-        A method is "better" or "worse" only if the interval of the paired difference, corrected for the number of
-        methods (Holm), excludes 0.
+        The intervals of the paired differences are corrected for the number of methods (Holm).
         """
         comparable = self.comparable
         if not comparable or self.score(comparable[0]) == -math.inf:

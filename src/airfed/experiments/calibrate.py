@@ -1,8 +1,4 @@
-"""Estimates of the constants of the bounds, ζ, ϱ and G, and of the norms of updates, which help to choose ϖ.
-
-They are measured along a noise-free training with full participation: at the start and after each of a few rounds,
-which have T local steps in total.
-"""
+"""Estimates of ζ, ϱ and G along a noise-free training with full participation, and the norms of updates."""
 
 from __future__ import annotations
 
@@ -83,17 +79,13 @@ def calibrate(scenario: Scenario) -> Calibration:
     """Return ζ, ϱ, G and the norms of updates over E for a scenario's model on its data.
 
     - ζ: the largest ‖∇²L‖₂ met on the path, by power iteration on Hessian-vector products.
-    - ϱ: λ for a linear model with the regulariser (λ/2)‖w‖² (cross-entropy is convex, so λ is a lower bound that holds
-      everywhere). Other models have no such constant. The proof of Theorem 1 uses ‖∇L‖² ≥ 2ϱ(L − L*) only, and ϱ is
-      the largest value for which this holds on the path.
+    - ϱ: λ for a linear model with the regulariser (λ/2)‖w‖². Other models have no such constant: ϱ is the largest value
+      with ‖∇L‖² ≥ 2ϱ(L − L*) on the path, which is what the proof of Theorem 1 uses.
     - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise it is 0, the smallest possible cross-entropy.
     """
     task = build_task(scenario)
     try:
-        if isinstance(task, QuadraticLearning):
-            return _known(task)
-        assert isinstance(task, ImageTask)
-        return _images(scenario, task)
+        return _known(task) if isinstance(task, QuadraticLearning) else _images(scenario, task)
     finally:
         task.engine.close()
 

@@ -1,7 +1,6 @@
 """The claims of Section V, tested on the final results of every point.
 
-A claim is a difference that should be positive. It passes if the 95% interval of that difference, paired by seed
-(Student's t), lies above zero.
+A claim passes if the 95% interval of a difference, paired by seed (Student's t), lies above zero.
 """
 
 from __future__ import annotations
@@ -86,6 +85,7 @@ def final_results(found: Studies) -> DataFrame:
         for seed, record in complete:
             scenario, plan, final = record.point.scenario, record.plan, record.final
             assert scenario is not None  # it ended
+            assert record.run is not None
             settings = (scenario.channel.minimum, scenario.link.received_std, scenario.learning.clip_norm)
             row = {"experiment": name, "dataset": scenario.learning.dataset, "label": record.point.label, "seed": seed}
             row |= dict(zip(SETTINGS, map(float, settings), strict=True))
@@ -93,6 +93,7 @@ def final_results(found: Studies) -> DataFrame:
             row |= {"status": record.status, "binding": plan["binding"]}
             row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
             rows.append(row | {"alignment": plan["alignment"], "seconds": round(record.seconds, 1)})
+            rows[-1]["version"] = record.run.manifest["airfed"]
     return pd.DataFrame(rows)
 
 
@@ -141,19 +142,13 @@ def best_point(curves: Mapping[Index, Mapping[int, float]], seeds: Sequence[int]
 
 
 def best_by_others(curves: Mapping[Index, Mapping[int, float]]) -> dict[int, Index]:
-    """Return, for each seed, the grid point that is best on the other seeds, so that the selection is not biased.
-
-    A single seed selects for itself.
-    """
+    """Return, for each seed, the grid point that is best on the other seeds (a single seed selects for itself)."""
     seeds = sorted(next(iter(curves.values())))
     return {seed: best_point(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
 
 
 def check(results: DataFrame) -> list[Verdict]:
-    """Return the verdicts on every claim whose experiments are among the results.
-
-    Fig. 4 and Fig. 5 share runs, over I and over E = T/I; a comparison of the same runs is listed once.
-    """
+    """Return the verdicts on every claim whose experiments are among the results; Figs. 4 and 5 share runs."""
     own = {name: results[results["experiment"] == name] for name in TESTS} if len(results) else {}
     verdicts = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
     over_rounds = [verdict.effect for verdict in verdicts if verdict.figure == "fig4"]

@@ -18,7 +18,7 @@ from airfed.experiments.points import Experiment, Point
 from airfed.experiments.results import Record, data_frame, estimate, write_files
 from airfed.planning import candidates
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, note_outside, plain, plan_figure
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, mpl, note_outside, pictures, plain, plan_figure
 from airfed.plotting.series import failed, half_width
 from airfed.scenario import RayleighChannel, Scenario
 from airfed.text.phrases import METRICS, SCOPES, span
@@ -117,9 +117,8 @@ def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
 
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf, NAME.csv and NAME.txt (the figure's settings) and return the files."""
-    content = {f"{name}.{ending}": encoded(figure, ending) for ending in ("png", "pdf")}
-    content |= {f"{name}.csv": data_frame(rows).to_csv(index=False).encode()}
-    return write_files(name, [*content.items(), (f"{name}.txt", f"{figure.get_label()}\n".encode())], out)
+    content = {**pictures(name, figure), f"{name}.csv": data_frame(rows).to_csv(index=False).encode()}
+    return write_files(name, content.items(), out)
 
 
 def training_rows(study: Study, **extra: Any) -> Rows:
@@ -398,10 +397,7 @@ def mean_bands(values: Floats) -> tuple[Floats, Floats]:
 
 
 def paired_differences(values: Floats, reference: int) -> tuple[Floats, Floats]:
-    """Return mean differences from the reference, seed by seed, and half-widths of their 95% intervals.
-
-    Effects of a seed on all curves cancel, so these intervals are narrower than those of the means.
-    """
+    """Return mean differences from the reference, seed by seed, and half-widths of their 95% intervals."""
     return mean_bands(values - values[reference])
 
 

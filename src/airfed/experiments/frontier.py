@@ -16,14 +16,12 @@ from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.results import Record, data_frame, write_files
 from airfed.keys import ScenarioError
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
-from airfed.plotting.frontier import EPSILON, EPSILONS, POWER, Frontier, frontier
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, log_axis, mpl, pictures, plain
+from airfed.plotting.series import EPSILON, EPSILONS, POWER, Frontier
 from airfed.scenario import Scenario
 from airfed.text.output import exported
 from airfed.text.phrases import count, number, privacy_terms
 from airfed.text.tables import plain_table
-
-__all__ = ["check_points", "frontier", "plot_frontier", "remarks", "table", "with_trainings", "write"]
 
 _CHECKED: Final = EPSILONS[:9:2]  # 0.5, 1, 2, 4, 8
 
@@ -50,16 +48,13 @@ def with_trainings(found: Frontier, records: Sequence[Record]) -> Frontier:
 
 
 def plot_frontier(axes: Axes, found: Frontier, budget: str) -> None:
-    """Draw the plan's expected accuracy over a budget, with its interval, and shade what no linear method can exceed.
-
-    Without a surrogate, draw the plan's noise share, and shade what no linear method can fall below.
-    """
+    """Draw the plan's expected accuracy (or its noise) over a budget, and shade what no linear method reaches."""
     column, (label, unit) = partial(found.column, budget), found.axis(budget)
     x, by_accuracy = unit * column("value"), found.by_accuracy
     limit, reached = (
         column(name) for name in (("highest", "accuracy") if by_accuracy else ("noise_floor", "noise_share"))
     )
-    axes.set(xscale="log", xlim=(x[0], x[-1]), xlabel=label)
+    axes.set_xlabel(label)
     edge = 1.0 if by_accuracy else min(each.noise_floor for each in found.points if each.noise_floor is not None) / 1.5
     beyond = "not to be expected of any linear method" if by_accuracy else "beyond every linear method"
     axes.fill_between(x, limit, edge, color=PALETTE["out"], alpha=0.45, lw=0, label=beyond)
@@ -76,14 +71,9 @@ def plot_frontier(axes: Axes, found: Frontier, budget: str) -> None:
         axes.set(ylabel="expected test accuracy", ylim=(0, 1))
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1))
     else:
-        axes.set(yscale="log", ylabel="noise per entry of the mean / ϖ")
-        axes.set_ylim(bottom=edge)
-        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: number(value)))
-        axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
-    ticks = x[::2]
-    axes.set_xticks(ticks, [number(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+        axes.set_ylabel("noise per entry of the mean / ϖ")
+        log_axis(axes, "y", edge, 1.5 * float(np.nanmax([limit, reached])))
+    log_axis(axes, "x", x[0], x[-1])
 
 
 def frontier_figure(found: Frontier) -> Figure:
@@ -133,7 +123,7 @@ def table(found: Frontier) -> Table:
 def remarks(found: Frontier, file: str) -> list[str]:
     """Return what the columns mean, and why points have no plan, in sentences."""
     lines = [
-        "noise: standard deviation per entry of the mean update, relative to ϖ.",
+        "noise: standard deviation per entry of the mean update, relative to the clipping norm ϖ.",
         "floor: the least noise of any linear method in as many rounds.",
     ]
     if found.by_accuracy:
@@ -161,11 +151,8 @@ def _percent(share: float | None) -> str:
 
 def write(found: Frontier, out: Path) -> list[Path]:
     """Write the maps as frontier.png and .pdf, their settings as .txt, and the points as .csv and .tex."""
-    drawn = frontier_figure(found)
     content = {
-        "frontier.png": encoded(drawn, "png"),
-        "frontier.pdf": encoded(drawn, "pdf"),
-        "frontier.txt": f"{drawn.get_label()}\n".encode(),
+        **pictures("frontier", frontier_figure(found)),
         "frontier.csv": data_frame(found.rows()).to_csv(index=False).encode(),
         "frontier.tex": exported(table(found), "latex").encode(),
     }

@@ -1,8 +1,7 @@
 """Pilot runs on proxy data over a grid of rounds, clipping norms and noise, and the accuracy surrogate made of them.
 
 A pilot run is an ordinary run of a scenario with the simplest link: gains and peak powers are 1 and no budget binds, so
-that the largest θ is 1, and σ sets σ/(|K|θ). Pilot runs are run, resumed and recorded like any sweep. Each evaluates
-every average of models that the receiver can take, on a validation split of the training images.
+that the largest θ is 1, and σ sets σ/(|K|θ). It is scored on a validation split of the training images.
 """
 
 from __future__ import annotations
@@ -124,14 +123,12 @@ def design(
 ) -> Pilots:
     """Return the pilot runs of a scenario.
 
-    The data (`dataset`: proxy data, as in a scenario) are partitioned so that each device has as many images as in the
-    scenario, and a few of these devices train. If there are too few images, each device has fewer. Defaults:
+    The data (`dataset`: proxy data) are partitioned so that each device has as many images as in the scenario, and a
+    few of these devices train. `seeds` are two or more, of data and initial model too. Defaults:
 
     - devices: 20, more if 20 have fewer than 800 images, or all of a smaller fleet.
     - rounds I: five values from T/20 to T; clip_norms ϖ: five over the norms of the first updates.
     - noise σ/(|K|θ): two per decade, up to more than that of the scenario's plans.
-
-    `seeds` are two or more, of data and initial model too; use others than the scenario's. `quick` has a coarser grid.
     """
     if scenario.learning.synthetic:
         raise ScenarioError(
@@ -261,8 +258,7 @@ def run_pilots(pilots: Pilots, run: RunPoints) -> Surrogate:
     """Run the pilots and return the surrogate, whose axes are checked before anything is trained.
 
     At each noise level every grid point is run with the first seed, and the better half of the (I, ϖ) with the other
-    seeds too, because plans use good points only. A point near chance level is not run with more noise. A run that
-    diverges, or whose loss is not finite, counts as chance level.
+    seeds too. A point near chance level is not run with more noise. A run that diverges counts as chance level.
     """
     axes = (pilots.participation, pilots.rounds, pilots.clip_norm, pilots.noise)
     shape = (len(AVERAGES), *map(len, axes))
@@ -328,9 +324,8 @@ def better_half(found: Mapping[GridPoint, float]) -> list[GridPoint]:
 def estimates(found: Mapping[GridPoint, Floats]) -> dict[GridPoint, tuple[Floats, Floats]]:
     """Return mean and standard deviation of each grid point over the seeds (`found` has a row per seed, in order).
 
-    The mean of a point that was run with the first seed only is corrected by the effect of that seed, which all points
-    share: the mean change of the other points of its participation and noise with their other seeds. Its deviation is
-    that of these points, pooled. At each participation and noise at least one point has two runs.
+    A point that was run with the first seed only gets the mean change of the other points of its participation and
+    noise with their other seeds, and their pooled deviation. At each participation and noise one point has two runs.
     """
     known: dict[GridPoint, tuple[Floats, Floats]] = {}
     for level in _levels(found):

@@ -1,6 +1,5 @@
-"""An experiment: a base scenario and its variations, read from a TOML file and expanded to points.
+"""An experiment: a base scenario and its variations, read from a TOML file (docs/figures.md) and expanded to points.
 
-The file has the keys name, title, base, [set], [axes], [[variants]] and [quick]; docs/figures.md describes them.
 A dotted key may be written in quotes or as nested tables. A key of the base's [policy] that the policy of a point does
 not have (`size`, `threshold`) is dropped.
 """
@@ -109,10 +108,7 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
 
 
 def expand(experiment: Experiment, *, keyed: bool = True) -> list[Point]:
-    """Return the points: each variant at each combination of the axes' values, its own axes last.
-
-    A point whose values are no valid scenario has the reason as its `problem`; the others are not affected.
-    """
+    """Return the points: each variant at each combination of the axes; one without a valid scenario has a `problem`."""
     points = []
     for variant in experiment.variants:
         axes = {**experiment.axes, **variant.axes}
@@ -132,11 +128,7 @@ def expand(experiment: Experiment, *, keyed: bool = True) -> list[Point]:
 
 
 def content_key(scenario: Scenario) -> str:
-    """Return the content hash of everything that a run's record depends on.
-
-    These are the resolved scenario (without its name and compute settings), the evaluated rounds and averages,
-    the gains (they may come from a file), the data, a user's own model, and the format of run directories.
-    """
+    """Return the content hash of everything that a run's record depends on: scenario, gains, data, code and format."""
     scenario = scenario.chosen()
     problem = scenario.problem(dimension=1)  # d may need the model to be loaded; the gains do not depend on it
     content = {

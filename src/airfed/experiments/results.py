@@ -1,7 +1,6 @@
 """Records of a sweep's points on disk, tables of them, and means over seeds with their intervals.
 
 `DIR/runs/KEY/` is the run directory of a point. `DIR/records/KEY.json` is its status, written last and atomically.
-`DIR/points` and `DIR/rounds` (.csv and .parquet) are tidy tables: one row per point, one row per point and round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run many points in parallel, resumable and isolated from each other's failures: sweeps, benchmarks, pilot runs.
 
-Worker processes report through files only: the run directory and the record of each point. So a sweep survives an
-interruption, and a cluster whose workers share the file system can run the same points.
+Worker processes report through files only, so a sweep survives an interruption, and a cluster can share the files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,13 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from airfed import _extras
-from airfed._disk import is_locked, locked
+from airfed._disk import is_locked
 from airfed.experiments import results
 from airfed.experiments.points import Point
 from airfed.experiments.results import Record
 from airfed.scenario import Scenario
 from airfed.text.phrases import count
-from airfed.training.directory import RunDirectory, RunError
+from airfed.training.directory import RunDirectory, RunError, locked_folder
 
 Backend = Literal["loky", "ray", "dask"]
 Job = tuple[Scenario, Path, str, Path, int]
@@ -74,18 +73,17 @@ def run(
     with the reason, and run again by the next call. A point whose process dies is run once more in a process of its
     own after the others; if that process dies too, the point has failed.
 
-    Args:
-        points: to run; points with the same key are run once.
-        out: directory of `runs/` and `records/`.
-        jobs: number of parallel runs; with more than one, each has one thread.
-        backend, address: "loky" (processes of this machine), or a Ray or Dask cluster (by default on this machine).
-        console, title: of the progress bar (Ray returns all results at once, so there it shows the end only).
-        stop: polled twice a second; True stops every point after its round, with a checkpoint.
+    With several `jobs`, each run has one thread. `backend` is "loky" (processes of this machine), or a Ray or Dask
+    cluster (by default on this machine). `stop` is polled twice a second; True stops every point with a checkpoint.
     """
     if points:
         check_backend(backend, address)
     out = out.resolve()
-    with _locked(out), _stop_file(out, stop) as stop_file, _bar(console, title) as bar:
+    with (
+        locked_folder(out, f"Another sweep is running in {out}."),
+        _stop_file(out, stop) as stop_file,
+        _bar(console, title) as bar,
+    ):
         todo = {point.key: point.scenario for point in points if point.scenario is not None and is_open(out, point)}
         for key in todo:
             if results.peek(out, key).get("status") == "failed":  # run it again
@@ -200,10 +198,7 @@ def _run_all(tasks: Sequence[Job], dispatch: Callable[..., None], stop: Callable
 
 
 def _dispatch(tasks: Sequence[Job], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
-    """Call `run_point` on the tasks, `jobs` at a time, and yield their keys as they end.
-
-    With `apart` even a single task has a worker process, so that its crash does not end this process.
-    """
+    """Call `run_point` on the tasks, `jobs` at a time, and yield their keys; with `apart` never in this process."""
     import joblib
 
     with _interrupts_kept_from_workers(), _cluster(backend, address, jobs, apart=apart) as name:
@@ -218,11 +213,7 @@ def _dispatch(tasks: Sequence[Job], *, jobs: int, backend: Backend, address: str
 
 @contextmanager
 def _interrupts_kept_from_workers() -> Iterator[None]:
-    """Block SIGINT in worker processes, because a terminal sends Ctrl-C to all processes.
-
-    A child process inherits the signal mask of the thread that starts it. This process still gets the signal in the
-    thread that polls `stop`; the worker processes see the stop file.
-    """
+    """Block SIGINT in worker processes, which inherit this thread's mask: a terminal sends Ctrl-C to all processes."""
     resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -320,16 +311,3 @@ def _result(out: Path, point: Point) -> Record:
             kept = f"{results.record_path(out, point.key)} and {results.run_path(out, point.key)}"
             message += f" To run the point from the start, move {kept} away, or choose another --out."
         return Record(point=point, status="failed", message=message)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(out / ".lock"))
-        except BlockingIOError:
-            raise RunError(f"Another sweep is running in {out}.") from None
-        except OSError as error:
-            raise RunError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
-        yield

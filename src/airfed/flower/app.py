@@ -38,12 +38,8 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
     phase, the radio rotates the carrier by it. An invalid message is answered with an error.
 
     The device index k is `partition-id` in the node configuration (`--node-config "partition-id=3"`; a simulation sets
-    it). The mod must be the first of the ClientApp's mods, so that it processes the reply last.
-
-    Args:
-        message: a question or a training message of `OverTheAirFedAvg`; other types of messages pass through.
-        context: has the node configuration.
-        call_next: the rest of the ClientApp; replies with the trained model in one ArrayRecord like the received one.
+    it). The mod must be the first of the ClientApp's mods. The ClientApp (`call_next`) replies with the trained model
+    in one ArrayRecord like the received one.
 
     Implements [Yan23, (5)], [Yan23, (6)].
     Deviations: the sign of (5); clipping, which DP needs, instead of Assumption 1.
@@ -103,8 +99,7 @@ def _model(message: Message) -> tuple[list[str], NDArray[np.float64]]:
 def client_app(scenario: str | Path) -> ClientApp:
     """Return the ClientApp of a scenario file, which trains the node's device as `airfed run` does.
 
-    It refuses a configuration that does not fit the scenario: more than the device's peak power, more than the total
-    steps, or another model.
+    It refuses a configuration that does not fit the scenario.
     """
     app = ClientApp(mods=[over_the_air_mod])
 
@@ -133,9 +128,8 @@ def client_app(scenario: str | Path) -> ClientApp:
 def server_app(scenario: str | Path) -> ServerApp:
     """Return the ServerApp of a scenario file, which plans, trains, and writes a run directory as `airfed run` does.
 
-    Its run configuration: `out` is the run directory, relative to the working directory of the SuperLink; `resume`
-    resumes an interrupted run; `round-timeout` [s] limits the wait for replies in a round, and `wait-for-devices` [s]
-    the wait for devices before the first round.
+    Its run configuration: `out` is the run directory, `resume` resumes an interrupted run, `round-timeout` [s] limits
+    the wait for replies in a round, and `wait-for-devices` [s] the wait for devices before the first round.
     """
     app = ServerApp()
 

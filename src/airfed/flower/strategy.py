@@ -21,7 +21,7 @@ from airfed.aircomp import CLIP_MARGIN, AirComp, AirCompRound, ReceivedAggregate
 from airfed.flower import messages
 from airfed.flower.messages import NodeRegistry, SafeGrid
 from airfed.planning import Plan
-from airfed.text.phrases import ADVERSARIES, exposure_sentence
+from airfed.text.phrases import exposure_sentence, privacy_basis, schedule_sentence
 from airfed.training.charging import LedgerRecorder
 from airfed.training.loop import Diverged, Recorder, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
@@ -50,18 +50,14 @@ class OverTheAirFedAvg(Strategy):
     The plan determines the scheduled devices, their amplitudes, the rounds and the local steps. Each round charges all
     scheduled devices before any message is sent; a round without connected devices is not charged. The server clips the
     received updates again, superposes them, and adds the receiver noise once. A device that fails, is late, or sends
-    an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. The strategy
-    collects no metrics and evaluates nothing on devices, because no ε covers that. Evaluate on the server
-    (`evaluate_fn` of `start`). The attribute `released` is the model after the last complete round (averaged if the
-    plan averages models), also if `start` raised.
+    an invalid reply counts as zero: the divisor stays |K|, and its power is metered at the maximum. Nothing is measured
+    on devices, because no ε covers that. The attribute `released` is the model after the last complete round (averaged
+    if the plan averages models), also if `start` raised.
 
     Args:
-        plan: the plan to execute.
         recorder: charges the rounds; a path creates a ledger there (`LedgerRecorder`).
-        aircomp: channels and beamformers of the rounds; those of the plan by default.
-        noise: source of the receiver noise; the operating system by default.
-        first_round: first round i, if an earlier training is resumed.
-        averages: model averages before that round, if the plan averages models (attribute `averages`).
+        aircomp, noise: by default the channels of the plan, and the operating system's entropy.
+        first_round, averages: to resume a training: its next round i and the model averages before it.
         wait_for_devices: [s] that the first round waits for scheduled devices.
         clock: the module `time` except in tests.
 
@@ -93,9 +89,7 @@ class OverTheAirFedAvg(Strategy):
         self.recorder: Recorder = recorder
         self.first_round = first_round
         if averages is None and first_round > 0 and plan.average != "none":
-            raise ValueError(
-                f"averages must be given with first_round={first_round}, because the plan averages models."
-            )
+            raise ValueError(f"averages must be given with first_round={first_round}: the plan averages models.")
         if averages is not None and (averages.rounds, averages.done) != (plan.rounds, first_round):
             got = f"{averages.done} of {averages.rounds}"
             raise ValueError(f"averages must be after {first_round} of {plan.rounds} rounds, got {got}.")
@@ -118,24 +112,16 @@ class OverTheAirFedAvg(Strategy):
     ) -> Result:
         """Train, and return the model (averaged if the plan averages models) and the results of `evaluate_fn`.
 
-        Args:
-            grid: connection to the devices.
-            initial_arrays: m⁰; all arrays together have d numbers.
-            num_rounds: at most the remaining rounds of the plan, which is the default.
-            timeout: [s] that a round waits for replies.
-            train_config, evaluate_config: sent to the devices under "config".
-            evaluate_fn: evaluates the model on the server.
+        At most `num_rounds` of the remaining rounds are trained; each waits `timeout` [s] for replies. The devices get
+        `train_config` under "config". `evaluate_fn` evaluates the model on the server.
 
-        Raises:
-            BudgetExhausted, NoDeviceAvailable: the round was not sent.
-            Diverged: no device sent a valid update, or the model is not finite.
+        Raises BudgetExhausted or NoDeviceAvailable if a round was not sent, and Diverged if no device sent a valid
+        update, or the model is not finite.
         """
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
-            raise ValueError(
-                f"num_rounds must be between 1 and {left}, the remaining rounds of the plan, got {rounds}."
-            )
+            raise ValueError(f"num_rounds must be between 1 and {left}, the rounds left in the plan, got {rounds}.")
         self._ttl = timeout + _GRACE
         safe = cast(Grid, SafeGrid(grid, self._clock))
         self.averages, self.released = self._averages_before, None
@@ -180,10 +166,8 @@ class OverTheAirFedAvg(Strategy):
                     amplitude=float(aircomp.transmit_amplitude[position]),
                     phase=float(aircomp.transmit_phase[position]) if aircomp.antennas > 1 else None,
                 )
-                sent = messages.training(
-                    nodes[device], arrays, config, round_config, ttl=self._ttl, group_id=str(index)
-                )
-                outgoing[device] = sent
+                options: Any = {"ttl": self._ttl, "group_id": str(index)}
+                outgoing[device] = messages.training(nodes[device], arrays, config, round_config, **options)
         self.recorder.charge(index)  # all scheduled devices, before any message is sent
         self._sent = _OpenRound(index=index, arrays=arrays, outgoing=outgoing)
         return list(outgoing.values())
@@ -251,13 +235,11 @@ class OverTheAirFedAvg(Strategy):
 
     def summary(self) -> None:
         """Log the plan."""
-        plan, problem = self.plan, self.plan.problem
-        _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
+        plan = self.plan
+        _LOG.info("\tpolicy %s: %s", plan.policy, schedule_sentence(plan))
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        against = f" against {ADVERSARIES[problem.link.adversary]}" if problem.fleet.antennas > 1 else ""
-        _LOG.info("\tprivacy (%s noise, added by the server)%s:", self.noise.privacy, against)
-        epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
-        _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
+        _LOG.info("\tprivacy (%s noise, added by the server), %s:", self.noise.privacy, privacy_basis(plan))
+        _LOG.info("\tε = %.4g per round, %.4g in total", plan.epsilon_round, plan.epsilon_total)
         if not plan.equal_mu:
             _LOG.info("\t%s", exposure_sentence(plan))
 
@@ -265,10 +247,7 @@ class OverTheAirFedAvg(Strategy):
 def _metered(
     aggregate: ReceivedAggregate, clip_norm: float, aircomp: AirCompRound, sent: _OpenRound
 ) -> ReceivedAggregate:
-    """Count updates at the clipping norm as clipped, because devices clip them, and power that may have been sent.
-
-    Contacted devices without a valid reply may have transmitted, with the maximum power.
-    """
+    """Count updates at the clipping norm as clipped, and the largest power of contacted devices without valid reply."""
     clipped = int(np.count_nonzero(aggregate.norms > clip_norm * (1.0 - 2.0 * CLIP_MARGIN)))
     unreachable = np.isin(aircomp.scheduled, list(sent.outgoing)) & np.isin(aircomp.scheduled, aggregate.missing)
     worst = np.where(unreachable, np.square(aircomp.transmit_amplitude), 0.0)

@@ -17,6 +17,7 @@ Vector = NDArray[np.float64]
 SINGLE: Final = torch.float32
 
 _PIECE = 500  # images at a time, which bounds the memory of the second derivative
+_RTOL, _MOST = 2e-3, 60  # of the power iteration
 
 
 class Loss:
@@ -62,31 +63,25 @@ class Loss:
 
 
 def spectral_norm(
-    product: Callable[[Vector], Vector],
-    dimension: int,
-    rng: np.random.Generator,
-    *,
-    start: Vector | None = None,
-    rtol: float = 2e-3,
-    most: int = 60,
+    product: Callable[[Vector], Vector], dimension: int, rng: np.random.Generator, start: Vector | None = None
 ) -> tuple[float, Vector, int]:
     """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products.
 
-    The estimate ‖A·v‖ never exceeds ‖A‖₂; it has converged when it changes by less than `rtol` in three consecutive
-    products. `rng` draws the first v, which is added with a small weight to `start`, if given.
+    It has converged when it changes by less than `_RTOL` in three consecutive products. `rng` draws the first v, which
+    is added with a small weight to `start`, if given.
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
     if start is not None:
         direction = (mixed := start + 0.1 * direction) / np.linalg.norm(mixed)
     value, converged = 0.0, 0
-    for count in range(1, most + 1):
+    for count in range(1, _MOST + 1):
         image = product(direction)
         before, value = value, float(np.linalg.norm(image))
         if value == 0.0:
             return 0.0, direction, count
         direction = image / value
-        converged = converged + 1 if abs(value - before) <= rtol * value else 0
+        converged = converged + 1 if abs(value - before) <= _RTOL * value else 0
         if converged == 3:
             return value, direction, count
-    return value, direction, most
+    return value, direction, _MOST

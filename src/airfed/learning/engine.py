@@ -40,13 +40,8 @@ Updates = Iterator[tuple[Devices, NDArray[np.float32]]]
 class Engine(Protocol):
     """Local training of federated averaging (FedAvg)."""
 
-    @property
-    def name(self) -> str:
-        """Name of the engine."""
-
-    @property
-    def dimension(self) -> int:
-        """d, the length of the parameter vector."""
+    name: str
+    dimension: int  # d, the length of the parameter vector
 
     def updates(self, parameters: Parameters, devices: Devices, *, steps: int, round_index: int) -> Updates:
         """Yield (devices of the chunk, their updates (m, d) float32, owned by the caller), in the order of `devices`.
@@ -80,7 +75,7 @@ def make_engine(
     """Return the engine; raise ValueError if it does not support the model. `options` are those of `ImageEngine`.
 
     "auto" is "fused" if it supports the model (a built-in network, or an equivalent torch module, on a CPU), else
-    "torch". `device` is "auto", "cpu" or a torch device such as "cuda"; `threads` None is one per processor.
+    "torch". `threads` None is one per processor.
     """
     _validate.one_of(ENGINES, engine=name)
     network, reason = _network(model, data, device, options.get("seed", 0)) if name in ("auto", "fused") else (None, "")
@@ -123,13 +118,9 @@ def _network(model: Model, data: Dataset, device: str, seed: int) -> tuple[Netwo
 class ImageEngine:
     """What the engines for images share; raises ValueError if the arguments are inconsistent.
 
-    Args:
-        images, labels: of all devices, float32 (n, c, h, w) and int64 (n,), from 0.
-        shards: image indices of each device, (N, D).
-        learning_rate: τ.
-        batch_size: images per local step; None is the full batch.
-        seed: seed of the mini-batches and of the initial values of a user's model.
-        chunk: devices per yielded chunk, which bounds the memory.
+    Images and labels of all devices are float32 (n, c, h, w) and int64 (n,); `shards` are the image indices of each
+    device, (N, D). `batch_size` None is the full batch, `seed` that of the mini-batches and of the initial values of a
+    user's model, and `chunk` the devices per yielded chunk, which bounds the memory.
     """
 
     dimension: int
@@ -163,9 +154,15 @@ class ImageEngine:
         self._images, self._labels, self._shards = images, labels, shards
         self._learning_rate, self._batch_size, self._seed, self._chunk = learning_rate, batch_size, seed, chunk
 
-    @property
-    def _data(self) -> tuple[Images, Labels, NDArray[np.intp]]:
-        return self._images, self._labels, self._shards
+    def _module_of(self, model: Model) -> tuple[Any, float]:
+        """Return `models.as_module`, after `models.check_forward` on images of the first and the last device."""
+        from airfed.learning import models
+
+        module, l2 = models.as_module(model, seed=self._seed)
+        first, last = (self._images[shard[: min(2, self._batch_size or 2)]] for shard in self._shards[[0, -1]])
+        name = model if isinstance(model, str) else type(model).__name__
+        models.check_forward(module, first, last, int(self._labels.max()) + 1, name=name)
+        return module, l2
 
     def _picks(self, device: int, steps: int, round_index: int) -> NDArray[np.intp] | None:
         """Return the mini-batches of a device, (E, batch); None for full batches."""
@@ -176,11 +173,7 @@ class ImageEngine:
 
 
 class ThreadedEngine(ImageEngine, ABC):
-    """An engine that trains devices in parallel threads.
-
-    The caller holds one chunk of updates while two more are computed, which bounds the memory for any number of
-    devices.
-    """
+    """An engine that trains devices in parallel threads; the caller holds one chunk while two more are computed."""
 
     _pool: ThreadPoolExecutor
     _piece: int  # images per evaluation task; constant, so that the loss does not depend on the threads
@@ -239,10 +232,7 @@ class ThreadedEngine(ImageEngine, ABC):
 
 
 def batches(seed: int, round_index: int, device: int, *, steps: int, size: int, batch_size: int) -> NDArray[np.intp]:
-    """Return the positions (E, batch) of a device's mini-batches within its D images, without replacement.
-
-    Every engine uses the stream "batch" with the round and the device as key, and one `choice` per step.
-    """
+    """Return the positions (E, batch) of a device's mini-batches within its D images, the same in every engine."""
     rng = stream(seed, "batch", round_index, device)
     return np.stack([rng.choice(size, batch_size, replace=False) for _ in range(steps)])
 

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from airfed import _usercode
-from airfed.learning.engine import Images, Labels, Parameters
+from airfed.learning.engine import Images, Parameters
 from airfed.network import Network
 from airfed.seeds import stream
 
@@ -34,17 +34,13 @@ Model = Network | nn.Module | str
 
 _MAX_GROUPS: Final = 32  # of a GroupNorm, as its authors recommend
 _MIN_CHANNELS: Final = 4  # per group; normalising a single value would give 0
-_PROBES: Final = 2  # images per step of `check_forward`
 _ADAPTED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that can have an adapter
 _STATELESS: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _TORCH_DICTIONARIES: Final = ("_modules", "_parameters", "_buffers")
 
 
 def build_module(network: Network) -> nn.Sequential:
-    """Return the network as a plain torch module: images (B, c, h, w) → logits (B, classes).
-
-    Its parameters have the names, shapes and order of `network.tensors`; their values are those of torch.
-    """
+    """Return the network as a torch module, whose parameters have the names, shapes and order of `network.tensors`."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = network.input_shape[0]
     with torch.random.fork_rng(devices=[]):  # do not advance the global generator
@@ -62,13 +58,7 @@ def build_module(network: Network) -> nn.Sequential:
 
 
 def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> tuple[nn.Module, str]:
-    """Return the module of user code, with initial values from the stream "init" of `seed`, and its sources' SHA-256.
-
-    Args:
-        spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
-            (B, c, h, w) to logits (B, classes). A prefix "folder/" names the folder of the module.
-        folder: the scenario's folder, searched before the working directory and the installed packages.
-    """
+    """Return the module of user code ("module:callable"), and its sources' SHA-256; `seed` is of the initial values."""
     code = _usercode.UserCode.parse(spec)
     with torch.random.fork_rng(devices=[]), _usercode.opened(code, folder, role="model") as own:
         torch.manual_seed(int(stream(seed, "init").integers(2**63)))
@@ -108,10 +98,9 @@ def check_module(module: nn.Module, *, name: str) -> None:
 
 
 def with_group_norm(module: nn.Module) -> nn.Module:
-    """Return the module with every BatchNorm replaced by a GroupNorm; modify it in place if possible.
+    """Return the module with every BatchNorm replaced by a GroupNorm, which has no running statistics.
 
-    GroupNorm normalises each image separately and has no running statistics. Scale and shift, if any, are kept. There
-    are up to 32 groups of at least four channels.
+    It is modified in place if possible. There are up to 32 groups of at least four channels.
 
     >>> with_group_norm(nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()))[1].num_groups
     4
@@ -145,29 +134,17 @@ def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
     return copy.deepcopy(model).train(), 0.0
 
 
-def checked_module(
-    model: Model, images: Images, labels: Labels, shards: NDArray[np.intp], *, batch_size: int | None, seed: int
-) -> tuple[nn.Module, float]:
-    """Return `as_module`, after `check_forward` on images of the first and the last device."""
-    module, l2 = as_module(model, seed=seed)
-    count = min(_PROBES, batch_size or _PROBES)
-    name = model if isinstance(model, str) else type(model).__name__
-    check_forward(module, images[shards[0, :count]], images[shards[-1, :count]], int(labels.max()) + 1, name=name)
-    return module, l2
-
-
 def probe_images(input_shape: tuple[int, int, int]) -> tuple[Images, Images]:
     """Return two sets of random images for `check_forward`."""
-    images = np.random.default_rng(0).random((2 * _PROBES, *input_shape), np.float32)
-    return images[:_PROBES], images[_PROBES:]
+    images = np.random.default_rng(0).random((4, *input_shape), np.float32)
+    return images[:2], images[2:]
 
 
 def check_forward(module: nn.Module, images: Images, others: Images, classes: int, *, name: str) -> None:
     """Raise ValueError unless the module maps images to logits, draws no random numbers, and has no state.
 
-    State carries data of one device into the update of another. It is a tensor, array, float or frozen parameter in the
-    module that a step changes, or anything that changes the bits of a step on `images` after a step on `others`, the
-    images of another device. The module is in training mode, and copied.
+    State is a tensor, array, float or frozen parameter in the module that a step changes, or anything that changes the
+    bits of a step on `images` after a step on `others`, the images of another device.
     """
     with torch.random.fork_rng(devices=[]), one_thread():
         called = fresh(module)
@@ -226,11 +203,7 @@ def _explained(problem: str) -> Iterator[None]:
 
 
 def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
-    """Return a copy of a module that was never called, including its state.
-
-    Buffers, frozen parameters and attributes are copied; the `trained` parameters and their gradients share memory with
-    the original. Functions, classes and global variables are shared: `check_forward` finds state in them.
-    """
+    """Return a copy of a module that was never called; the `trained` parameters share memory with the original."""
     memo: dict[int, Any] = {}
     for parameter in trained:
         memo[id(parameter)] = shared = type(parameter)(parameter.data)
@@ -242,10 +215,7 @@ def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
 
 
 def kept(module: nn.Module) -> dict[str, str | bytes]:
-    """Return the state of the module besides its trainable parameters, by name.
-
-    Numbers that data can change (tensors, arrays, floats) are bytes; other values, such as counts and names, are text.
-    """
+    """Return the state besides the trainable parameters: tensors, arrays and floats as bytes, other values as text."""
     trainable = {id(parameter) for parameter in parameters_of(module)}
     found: dict[str, str | bytes] = {}
     seen: set[int] = set()
@@ -297,10 +267,7 @@ def flatten(module: nn.Module) -> Parameters:
 def unflatten(module: nn.Module, parameters: Parameters) -> None:
     """Copy the vector into the module's trainable parameters."""
     trainable = parameters_of(module)
-    parts = torch.split(torch.tensor(parameters), [p.numel() for p in trainable])
-    with torch.no_grad():
-        for target, part in zip(trainable, parts, strict=True):
-            target.copy_(part.view(target.shape))
+    nn.utils.vector_to_parameters(torch.tensor(parameters, dtype=trainable[0].dtype), trainable)
 
 
 @contextmanager
@@ -332,12 +299,8 @@ class LowRank(nn.Module):
 def restrict(module: nn.Module, names: Sequence[str], rank: int | None, *, rng: np.random.Generator) -> None:
     """Freeze all parameters but those under the names; with a rank, add low-rank adapters (LoRA) to the frozen layers.
 
-    Frozen parameters are neither clipped nor sent nor charged, and d counts the trained ones only. An adapter of rank r
-    replaces the weight W of a linear or convolutional layer by W + BA, where A has r rows, and B = 0 at the start, so
-    that the model starts with the values it had.
-
-    The module is modified in place. Names are as in `module.named_parameters()`, of modules or parameters: "head"
-    includes "head.weight". Raises ValueError if a name is unknown, or no adapter of this rank fits.
+    The module is modified in place. A name is that of a module or a parameter: "head" includes "head.weight". An
+    adapter of rank r replaces a weight W by W + BA, where A has r rows, and B = 0 at the start.
     """
     every = dict(module.named_parameters(remove_duplicate=False))
     known = list(dict.fromkeys(prefix for key in every for prefix in _prefixes(key)))

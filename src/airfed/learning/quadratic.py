@@ -244,10 +244,7 @@ KnownTask = QuadraticTask | RidgeTask
 
 
 class QuadraticEngine:
-    """Local training of a quadratic task; see `airfed.learning.engine.Engine`.
-
-    E gradient steps of a quadratic have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k), in float64.
-    """
+    """Local training of a quadratic task, whose E steps have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k)."""
 
     name = "quadratic"
 

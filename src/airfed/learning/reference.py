@@ -1,7 +1,4 @@
-"""Reference engine: local training in plain PyTorch, slow and simple, the oracle of the fast engines.
-
-It follows [Yan23, (3)-(5)] line by line. In float64 it is also an oracle for rounding.
-"""
+"""Reference engine: [Yan23, (3)-(5)] line by line in plain PyTorch, slow and simple, the oracle of the fast engines."""
 
 from __future__ import annotations
 
@@ -12,20 +9,17 @@ import torch
 from numpy.typing import NDArray
 
 from airfed.learning.engine import Devices, ImageEngine, Images, Labels, Parameters, Updates, check_round
-from airfed.learning.models import Model, checked_module, fresh, one_thread, parameters_of, unflatten
+from airfed.learning.models import Model, fresh, one_thread, parameters_of, unflatten
 
 
 class ReferenceEngine(ImageEngine):
-    """Sequential training, device by device and step by step; see `airfed.learning.engine.ImageEngine`.
-
-    All computations are in `dtype`, torch.float32 or torch.float64; updates are float32.
-    """
+    """Sequential training in `dtype`, device by device and step by step; see `airfed.learning.engine.ImageEngine`."""
 
     name = "reference"
 
     def __init__(self, model: Model, *data: Any, dtype: torch.dtype = torch.float32, **options: Any) -> None:
         super().__init__(*data, **options)
-        self._module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
+        self._module, self._l2 = self._module_of(model)
         self._module.to(dtype)
         self._dtype = dtype
         self.dimension = sum(p.numel() for p in parameters_of(self._module))

@@ -7,7 +7,6 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airfed.learning.engine import Images, Labels, Parameters, ThreadedEngine, worker_count
-from airfed.learning.models import Model, checked_module, fresh, parameters_of
+from airfed.learning.models import Model, fresh, parameters_of
 
 
 class TorchEngine(ThreadedEngine):
     """Local training of any torch model; see `airfed.learning.engine.ThreadedEngine`.
 
-    Each device is trained by one thread, without threads of torch, in a fixed order of operations: the bits do not
-    depend on `threads` (None is one per processor; a GPU has one) or `chunk`. The device "auto" is a GPU if there is
-    one.
+    Each device is trained by one thread, without threads of torch: the bits do not depend on `threads` (None is one per
+    processor; a GPU has one) or `chunk`.
     """
 
     name = "torch"
@@ -35,34 +33,25 @@ class TorchEngine(ThreadedEngine):
     ) -> None:
         super().__init__(*data, **options)
         target = _find_device(device)
-        module, self._l2 = checked_module(model, *self._data, batch_size=self._batch_size, seed=self._seed)
+        module, self._l2 = self._module_of(model)
         self.dimension = sum(p.numel() for p in parameters_of(module))
-        self._new_worker = partial(_Worker, module, self._learning_rate, self._l2, target)
-        self._own = threading.local()
+        self._worker = _Worker(module, self._learning_rate, self._l2, target)
         self._pool = _single_threaded_pool(worker_count(threads) if target.type == "cpu" else 1)
 
-    @property
-    def _worker(self) -> _Worker:
-        """The worker of this thread."""
-        self._own.worker = worker = getattr(self._own, "worker", None) or self._new_worker()
-        return worker
-
     def _train(self, start: Parameters, device: int, steps: int, round_index: int, row: Any) -> None:
-        shard, worker = self._shards[device], self._worker
-        images, labels = worker.to_device(self._images[shard], self._labels[shard])
-        worker.train(start, images, labels, steps, self._picks(device, steps, round_index))
-        torch.from_numpy(row).copy_(worker.total)
+        shard = self._shards[device]
+        images, labels = self._worker.to_device(self._images[shard], self._labels[shard])
+        self._worker.train(start, images, labels, steps, self._picks(device, steps, round_index))
+        torch.from_numpy(row).copy_(self._worker.total)
 
     def _measure(self, parameters: Parameters, images: Images, labels: Labels) -> tuple[float, float]:
-        worker = self._worker
-        return worker.measure(parameters, *worker.to_device(images, labels))
+        return self._worker.measure(parameters, *self._worker.to_device(images, labels))
 
 
-class _Worker:
+class _Worker(threading.local):  # made anew in each thread
     """A copy of the model whose parameters and gradients are views into two flat vectors.
 
-    A local step then needs three vector operations besides forward and backward, for any number of tensors. Each device
-    trains on a fresh copy of this copy, which is never called itself: state of another device cannot leak.
+    Each device trains on a fresh copy of this copy, which is never called itself: state of a device cannot leak.
     """
 
     def __init__(self, module: nn.Module, learning_rate: float, l2: float, device: torch.device) -> None:
@@ -136,10 +125,7 @@ def _exact(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _single_threaded_pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads in which torch uses one thread.
-
-    New threads inherit the default of torch; the order here does not change the caller and later threads.
-    """
+    """Return a pool of threads in which torch uses one thread, without an effect on other threads."""
 
     def single() -> None:
         torch.get_num_threads()  # inherit the default now; later it would undo the next line

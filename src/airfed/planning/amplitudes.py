@@ -31,17 +31,13 @@ class Amplitudes:
     Equal rows are stored once: a plan of equal rounds has one row of shares and a broadcast level, so that 10⁶ devices
     and 200 rounds take one row of booleans.
 
-    Args:
-        level: θ_i > 0, the largest amplitude of each round, (I,).
-        share: a_ik/θ_i in [0, 1], (I, N), or (1, N) for equal rounds; booleans for aligned devices.
-
     >>> table = Amplitudes.aligned([0, 2], num_devices=3, level=0.5, rounds=4)
     >>> table.dense.shape, table.dense[0], table.constant
     ((4, 3), array([0.5, 0. , 0.5]), True)
     """
 
-    level: Floats
-    share: Bools | Floats
+    level: Floats  # θ_i > 0, the largest amplitude of each round, (I,)
+    share: Bools | Floats  # a_ik/θ_i in [0, 1], (I, N), or (1, N) for equal rounds; booleans for aligned devices
 
     def __post_init__(self) -> None:
         level, share = np.asarray(self.level, dtype=np.float64), np.asarray(self.share)
@@ -266,11 +262,6 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
             amplitude=plan.amplitudes.received(index),
             rounds=plan.rounds,
         )
-
-    @property
-    def alignments(self) -> Floats:
-        """θ_i, (I,)."""
-        return self._plan.amplitudes.level
 
     @property
     def mus(self) -> Floats:

@@ -1,9 +1,8 @@
 """Receive beamforming: the beamformer of several antennas, a unit vector f, chosen together with the plan.
 
-For a given f the problem is that of one antenna with the effective gains |fᴴh_k|; against an adversary who observes all
-antennas, the privacy limit of device k has the factor ‖h_k‖/|fᴴh_k|. Any policy can plan for a given f. Planning and a
-local search of f for the scheduled devices alternate. The result is a good f, not provably the best; `lower_bound`
-bounds the loss.
+For a given f the problem is that of one antenna with the effective gains |fᴴh_k| (docs/antennas.md), and any policy can
+plan for it. Planning and a local search of f for the scheduled devices alternate. The result is a good f, not provably
+the best; `lower_bound` bounds the loss.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ def _search(
 
 def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
     """Return the joint optimum by the bound, for a given beamformer and given numbers of rounds (default: all)."""
-    every = np.arange(1, problem.most_rounds + 1) if rounds is None else rounds
+    every = problem.round_candidates() if rounds is None else rounds
     devices, alignment, number, _ = optimal.joint_optimum(problem, every)
     assert alignment is not None
     table = Amplitudes.aligned(devices, num_devices=problem.fleet.num_devices, level=alignment, rounds=number)
@@ -231,7 +230,7 @@ def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
 
 def full(problem: Problem) -> Plan:
     """Return the best plan by the bound with full participation, for a given beamformer."""
-    rounds = np.arange(1, problem.most_rounds + 1)
+    rounds = problem.round_candidates()
     return optimal.completed(problem, "full", np.arange(problem.fleet.num_devices), rounds=rounds)
 
 
@@ -285,7 +284,7 @@ def exposure_cap(problem: Problem) -> float:
     It is at least √A, which the dominant eigenvector meets for some device in every round.
     """
     first = replace(problem.at(0), budget=replace(problem.budget, device_power=None))
-    devices = optimal.joint_optimum(first, np.arange(1, problem.most_rounds + 1)).devices
+    devices = optimal.joint_optimum(first, problem.round_candidates()).devices
     largest = float(np.max(limits.amplifications(first)[devices]))
     return max(largest, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
 
@@ -317,7 +316,7 @@ def lower_bound(problem: Problem) -> float:
     fleet = problem.fleet
     channel, strength = fleet.channel, antennas.norms(fleet.channel)
     channel, strength, power = channel[strength > 0], strength[strength > 0], fleet.peak_power[strength > 0]
-    rounds = np.arange(1, problem.most_rounds + 1)
+    rounds = problem.round_candidates()
     if rounds.size * strength.size > _LARGEST_TABLE:
         alone = optimal.assuming_perfect_csi(replace(problem, fleet=ideal(problem).fleet))
         return optimal.search(alone, rounds, alone.fleet.peak_power).objective

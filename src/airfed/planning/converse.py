@@ -1,15 +1,11 @@
 """What no linear method over the air can beat: the least noise within the budgets, and the accuracy that it allows.
 
-A linear method receives y_i = Σ_k a_ik g_k/ϖ + r_i in round i, where each entry of r_i has a standard deviation of at
-least σ, say s_i, and uses y_i·ϖ/D_i with D_i = Σ_k a_ik: weights that sum to one, and noise s_i/D_i relative to ϖ.
-docs/frontier.md proves that the root mean square of s_i/D_i over I rounds is at least σ/D, where
+docs/frontier.md proves that the root mean square over I rounds of the noise share s_i/D_i is at least σ/D, where
 
     I·D = max Σ_k A_k   subject to   A_k ≤ U_k,   Σ_k A_k²/H_k² ≤ P_tot,   with H_k² = Σ_i |h_ik|²,
 
 and U_k is the largest Σ_i a_ik of device k within its privacy, its peak power and its battery. Water-filling solves it:
-A_k = min(U_k, c·H_k²). If gains are constant, the amplitudes A_k/I attain it, so that it cannot be improved.
-
-Methods with a trusted server (FedAvg, DP-FedAvg), digital uploads and methods without privacy are outside.
+A_k = min(U_k, c·H_k²). Methods with a trusted server, digital uploads and methods without privacy are outside.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import numpy as np
 
 from airfed import antennas
 from airfed.planning import limits
-from airfed.planning.limits import Floats
 from airfed.planning.method import thinned
 from airfed.planning.surrogate import Surrogate
 from airfed.problem import Problem
@@ -53,20 +48,18 @@ def least_noise(problem: Problem, rounds: int) -> float:
         most = np.minimum(most, cap * np.sqrt(alike * np.sum(np.square(inverse), axis=0)))
     if budget.device_power is not None:
         most = np.minimum(most, np.sqrt(budget.device_power * square))
-    largest = _water_filling(most, square, budget.total_power)
-    return problem.link.noise_std * rounds / largest if largest > 0 else math.inf
-
-
-def _water_filling(most: Floats, square: Floats, power: float) -> float:
-    """Return the largest Σ A_k with A_k ≤ U_k and Σ A_k²/H_k² ≤ P_tot."""
-    reachable = most > 0
-    most, square = most[reachable], square[reachable]
-    full = np.square(most / np.sqrt(square))
-    if float(np.sum(full)) <= power:
-        return float(np.sum(most))
-    level = math.sqrt(limits.water_level(np.square(most / square), square, full, power))
+    most, height = most[most > 0], np.sqrt(square[most > 0])
+    if not most.size:
+        return math.inf
+    # In units of what the strongest device reaches with all power, so that nothing leaves the range of float64.
+    unit = math.sqrt(budget.total_power) * float(height.max())
+    height /= height.max()
     with np.errstate(over="ignore"):
-        return float(np.sum(np.minimum(most, level * square)))
+        most = np.minimum(most / unit, height)
+    full, square = np.square(most / height), np.maximum(np.square(height), np.finfo(float).tiny)
+    level = math.sqrt(limits.water_level(full / square, square, full, 1.0))
+    with np.errstate(over="ignore"):
+        return problem.link.noise_std * rounds / (unit * float(np.sum(np.minimum(most, level * square))))
 
 
 def highest_accuracy(problem: Problem, surrogate: Surrogate) -> float:

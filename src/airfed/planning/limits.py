@@ -127,10 +127,12 @@ def largest_alignment(problem: Problem, scheduled: Devices, rounds: NDArray[np.i
 
 
 def water_level(saturation: Floats, cost: Floats, full: Floats, budget: float) -> float:
-    """Return the level x with Σ_k min(cost_k·x, full_k) = budget, if Σ full_k exceeds the budget.
+    """Return the level x with Σ_k min(cost_k·x, full_k) = budget; infinite if Σ full_k is within the budget.
 
     `saturation` is full_k/cost_k, the level at which device k is at its limit.
     """
+    if float(np.sum(full)) <= budget:
+        return math.inf
     order = np.argsort(saturation, kind="stable")
     rest = np.cumsum(cost[order][::-1])[::-1]  # Σ cost of the devices below their limits
     before = np.concatenate(([0.0], np.cumsum(full[order])[:-1]))

@@ -1,14 +1,11 @@
 """The best plan of aligned devices, by the bound or by an accuracy surrogate, jointly or for given devices.
 
-`joint_optimum` solves the paper's P1 exactly (brute force in tests/planning/test_exact.py agrees). With imperfect CSI,
-or an adversary who observes all antennas, device k may be observed with amplitude f_k θ (`limits.amplifications`).
-Privacy then requires f_k θ ≤ cap, the largest amplitude within the budget. This is a limit per device, like its peak
-power: θ ≤ min(|h_k|√P_k, cap/f_k). The search for different peak powers solves it, for all I at once if cap does not
-depend on I.
+`joint_optimum` solves the paper's P1 exactly. With imperfect CSI, or an adversary who observes all antennas, device k
+may be observed with amplitude f_k θ (`limits.amplifications`): privacy is then a limit per device, like its peak power,
+θ ≤ min(|h_k|√P_k, cap/f_k), with the largest amplitude `cap` within the budget.
 
-`most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with σ/(|K|θ),
-the noise per entry of the mean update, relative to ϖ. For each I it computes this noise for every number of devices
-|K|; the surrogate selects I and |K|, ϖ and the model average. `completed` chooses I, θ and ϖ for a given schedule.
+`most_accurate` plans by an accuracy surrogate, which selects I, |K|, ϖ and the model average by the least noise per
+entry of the mean update, σ/(|K|θ), for each I and |K|. `completed` chooses I, θ and ϖ for a given schedule.
 """
 
 from __future__ import annotations
@@ -289,9 +286,5 @@ def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers
     uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
     fits = uses <= problem.symbols
     if not fits.any():
-        seconds = uses[0] / (problem.link.bandwidth or 1.0)
-        raise InfeasibleError(
-            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s of air time ({method.name}), and the budget is "
-            f"{problem.budget.air_time:.4g} s (air_time)."
-        )
+        problem.require_time(uses[0], f"with {method.name} rounds={rounds[0]} take")
     return np.asarray(rounds[fits])

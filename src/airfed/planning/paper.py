@@ -105,7 +105,7 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
     `current`, the I of (K, θ), stays a candidate even if rounding excludes it. Implements [Yan23, P3].
     """
     learning = problem.learning
-    rounds = np.arange(1, problem.most_rounds + 1)
+    rounds = problem.round_candidates()
     total = limits.total_limits(problem, scheduled, rounds)
     feasible = total * (1 + _RTOL) >= theta
     if problem.budget.scope == "total":

@@ -51,21 +51,9 @@ class Plan:
     largest amplitude, the largest power of each device, and the largest μ. `epsilon_total` is that of the most exposed
     device, `device_epsilon` that of each device.
 
-    Args:
-        problem: the problem that the plan solves.
-        policy: the name of the policy.
-        amplitudes: a_ik.
-        method: how updates reach the receiver.
-        objective: the criterion: Theorem 1's "bound", or the "accuracy" that a surrogate expects.
-        average: the average of the models at the receiver: over the second half of the rounds ("tail"), over all with
-            exponentially decaying weights ("exponential"), or "none". It costs neither power nor privacy.
-        prediction: the accuracy that a surrogate expects, if one applies.
-        networks: the candidate networks with the expected accuracy of their plans, the chosen one first, if a scenario
-            has candidates.
-        lower_bound: no plan of the same kind within the same limits can have a smaller `bound.total`: for the policy
-            "weighted" no plan of any amplitudes, for the others no aligned plan; of equal rounds, if channels are
-            constant and there are no batteries; −inf if unknown.
-        notes: remarks for the reader of the plan.
+    No plan of the same kind within the same limits can have a `bound.total` below `lower_bound`: for the policy
+    "weighted" no plan of any amplitudes, for the others no aligned plan; of equal rounds, if channels are constant and
+    there are no batteries.
 
     Raises:
         ValueError: the table does not fit the problem.
@@ -84,15 +72,15 @@ class Plan:
     """
 
     problem: Problem
-    policy: str
-    amplitudes: Amplitudes
+    policy: str  # the name of the policy
+    amplitudes: Amplitudes  # a_ik
     method: Method = OVER_THE_AIR
-    objective: Objective = "bound"
-    average: Average = "none"
-    prediction: Prediction | None = None
-    networks: tuple[NetworkAccuracy, ...] = ()
-    lower_bound: float = -math.inf
-    notes: tuple[str, ...] = ()
+    objective: Objective = "bound"  # or the "accuracy" that a surrogate expects
+    average: Average = "none"  # of the models at the receiver; it costs neither power nor privacy
+    prediction: Prediction | None = None  # the accuracy that a surrogate expects, if one applies
+    networks: tuple[NetworkAccuracy, ...] = ()  # a scenario's candidates with their expected accuracy, best first
+    lower_bound: float = -math.inf  # −inf if unknown
+    notes: tuple[str, ...] = ()  # remarks for the reader of the plan
 
     def __post_init__(self) -> None:
         fleet = self.problem.fleet

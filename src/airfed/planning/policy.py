@@ -247,11 +247,9 @@ class Policy:
             )
         if self.baseline and problem.fleet.antennas > 1 and settings.samples is not None:
             settings = replace(settings, samples=beamforming.effective_samples(problem, settings.samples))
-        if settings.rounds is not None and settings.rounds > problem.most_rounds:
-            raise InfeasibleError(
-                f"No plan fits: rounds={settings.rounds} take more air time than the budget of "
-                f"{problem.budget.air_time:g} s (air_time)."
-            )
+        if settings.rounds is not None:
+            needed = settings.rounds * problem.link.symbols(problem.learning.entries)
+            problem.require_time(needed, f"rounds={settings.rounds} take")
         known: dict[str, Any] = {"rounds": settings.rounds, "samples": settings.samples}
         if rule.mode == "per_round":
 
@@ -289,11 +287,8 @@ class Policy:
             lower_bound=found.lower_bound,
             notes=notes,
         )
-        if problem.symbols < np.inf and plan.channel_uses > problem.symbols:
-            raise InfeasibleError(
-                f"No plan fits: rounds={plan.rounds} take {plan.air_time:.4g} s of air time, and the budget is "
-                f"{problem.budget.air_time:.4g} s (air_time)."
-            )
+        if problem.symbols < np.inf:
+            problem.require_time(plan.channel_uses, f"rounds={plan.rounds} take")
         if settings.objective is not None:
             plan = with_best_clipping(plan, settings.objective)
         if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):

@@ -1,8 +1,6 @@
 """Accuracy surrogates: response surfaces of pilot runs over the rounds, the clipping norm and the noise.
 
-The channel affects training through the noise per coordinate of the recovered mean, s = ϖσ/(|K|θ). A surrogate holds
-accuracy and loss of pilot runs over (I, ϖ, s/ϖ), and over the participation ratio |K|/N if the data differ between
-devices, for each average of the models at the receiver.
+The channel affects training through the noise per coordinate of the recovered mean, s = ϖσ/(|K|θ) (docs/surrogate.md).
 """
 
 from __future__ import annotations

@@ -3,16 +3,9 @@
     minimise   Ψ = 4m² + q/D²,   D = Σ_k a_k,   m = Σ_k (1/N − a_k/D)₊,   q = dσ²/2
     subject to 0 ≤ a_k ≤ u_k,   Σ_k a_k²/|h_k|² ≤ B
 
-At the optimum a_k = min{u_k, max(|h_k|²α₂, min(t, |h_k|²α₁))} with t = D/N and α₁ ≥ α₂ (docs/weighted.md). A device
-with a_k < t is weak (a matched filter, or its limit), one with a_k = t is aligned, one with a_k > t is strong (the same
-with α₂). α₁ = ∞ if the power does not bind. For a given t the missing amplitude mD of the weak devices equals the
-excess of the strong ones, which gives α₂ for each α₁; the power gives α₁. Both functions are piecewise linear, so that
-sorting solves for them. Ψ is convex in 1/D, so that the search for t has one root. It may be at a jump: at t = u_k, or
-where α₁ or α₂ is not unique; then the dual variables of both sides are combined.
-
-Dual bound. For multipliers β, λ ≥ 0 and z_k ∈ [0, ζ] let G = λB + Σ_k max {(β + z_k)a − λa²/|h_k|² : 0 ≤ a ≤ u_k}. Then
-
-    Ψ ≥ (β + Σ z_k/N)² / (ζ²/4 + G²/q).
+docs/weighted.md has the zones, a_k = min{u_k, max(|h_k|²α₂, min(t, |h_k|²α₁))} with t = D/N, and the dual bound. Ψ is
+convex in 1/D, so that the search for t has one root. It may be at a jump, at t = u_k or where α₁ or α₂ is not unique;
+then the dual variables of both sides are combined.
 
 A large fleet is solved on a sample first. Devices whose zone is the same for all (t, α₁, α₂) near that solution enter
 by their sums, and only the others are searched. If the solution is inside that box, it is the exact one.

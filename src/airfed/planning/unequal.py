@@ -6,18 +6,17 @@ within the budget. Its size m(θ, r) is non-increasing in θ. So for θ in an in
 
     W ≥ W(size = m(lower, r), θ = min{upper, cap_r}),
 
-while W(m(lower, r), lower) is attained: branch and bound over intervals of θ, for all r together. Each node has a table
-with the count and the load of its devices by interval of c and column of a, cumulated over both. Row j describes the
-devices eligible at the lower edge of interval j in the order of load, and a binary search in it brackets m for every r.
+while W(m(lower, r), lower) is attained: the interval of θ is divided, and narrowed to the parts that may contain the
+optimum, for all r together. Each node has a table with the count and the load of its devices by interval of c and
+column of a, cumulated over both. Row j describes the devices eligible at the lower edge of interval j in the order of
+load, and a binary search in it brackets m for every r.
 
-An interval of θ that is kept becomes a child with only the undecided devices: those that cannot be eligible or fit are
-dropped, and those in every feasible schedule are replaced by a count and a load. The exact `Sweep` solves small nodes.
+The narrower node has only the undecided devices: those that cannot be eligible or fit are dropped, and those in every
+feasible schedule are replaced by a count and a load. The exact `Sweep` solves small nodes.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,11 +33,10 @@ _INTERVALS = 512
 _COLUMNS = 128
 _SMALLEST = 5e-324  # replaces 0 as the smallest load of the first column
 _LEAF = 1 << 13  # devices × candidates that one sweep solves
-_PASSES = 1 << 18  # devices visited to make children
 _NARROW = 1 + 16 * _SLACK  # an interval of θ that the bounds cannot resolve further
 _LARGEST_LOAD = 1e290  # so that no sum of loads overflows
 _NODE = 1 << 10  # cost of a node per candidate, in units of one device
-_EFFORT = 4  # passes over devices and candidates before branch and bound stops; problems with few ties take 0.1 to 5
+_EFFORT = 4  # passes over devices and candidates before the search stops; problems with few ties take 0.1 to 5
 _FEW_PEAKS = 64  # distinct values of c for which each gets its own sorted order
 
 
@@ -60,37 +58,29 @@ class Node:
 
 def best_subset(rounds: RoundCandidates, load: Floats, peak: Floats) -> SearchResult:
     """Return the best schedule over all candidates; its objective is infinite if there is none."""
-    best = SearchResult(objective=math.inf, index=0, size=0, threshold=0.0)
     reachable = (load < _LARGEST_LOAD) & (peak > 0)
     if not reachable.all():
         load, peak = load[reachable], peak[reachable]
     if not load.size:
-        return best
+        return SearchResult(objective=math.inf, index=0, size=0)
     root, ceiling = _root(rounds, load, peak)
-    order = itertools.count()
-    heap = [(0.0, next(order), root)]
+    node: Node | None = root
     work = _EFFORT * (load.size + _NODE * rounds.cap.size)
-    while heap:
-        _, _, node = heapq.heappop(heap)
-        alive = node.bound <= _above(ceiling)
-        if not alive.any():
-            continue
-        pairs = int(np.count_nonzero(alive)) * node.load.size
+    while node is not None:
+        index = node.index[node.bound <= _above(ceiling)]
+        if not index.size:
+            break
+        pairs = index.size * node.load.size
         done = pairs <= _LEAF or (node.high <= node.low * _NARROW and node is not root)  # the root has no bounds yet
-        work -= pairs if done else _NODE * int(np.count_nonzero(alive))
+        work -= pairs if done else _NODE * index.size + node.load.size
         if work < 0:
             if rounds.cap.size > 1:
                 raise WorkLimitExceeded
             return _finish(rounds, root, root.index)
         if done:
-            best = min(best, _finish(rounds, node, node.index[alive]), key=SearchResult.rank)
-            ceiling = min(ceiling, best.objective)
-            continue
-        ceiling, children = _split(rounds, node, node.index[alive], ceiling)
-        for child in children:
-            work -= child.load.size
-            heapq.heappush(heap, (float(child.bound.min()), next(order), child))
-    return best
+            return _finish(rounds, node, index)
+        ceiling, node = _narrowed(rounds, node, index, ceiling)
+    return SearchResult(objective=math.inf, index=0, size=0)
 
 
 def _above(ceiling: float) -> float:
@@ -128,8 +118,8 @@ def _root(rounds: RoundCandidates, load: Floats, peak: Floats) -> tuple[Node, fl
     return root, ceiling
 
 
-def _split(rounds: RoundCandidates, node: Node, index: Integers, ceiling: float) -> tuple[float, list[Node]]:
-    """Return a lower ceiling, and the children that may contain a smaller objective."""
+def _narrowed(rounds: RoundCandidates, node: Node, index: Integers, ceiling: float) -> tuple[float, Node | None]:
+    """Return a lower ceiling, and the node of the interval that may contain a smaller objective, if any."""
     table = LoadTable.of(node)
     lower, upper = table.intervals.lower[:, None], table.intervals.upper[:, None]
     cap = rounds.cap[index]
@@ -142,33 +132,10 @@ def _split(rounds: RoundCandidates, node: Node, index: Integers, ceiling: float)
     alive = bound <= _above(ceiling)
     intervals = np.flatnonzero(alive.any(axis=1))
     if not intervals.size:
-        return ceiling, []
-    children = []
-    for group in np.array_split(intervals, _pieces(intervals, len(lower), node.load.size, alive.any(axis=0).sum())):
-        first, last = int(group[0]), int(group[-1])
-        floor = bound[first : last + 1].min(axis=0)
-        kept = np.flatnonzero(alive[first : last + 1].any(axis=0))
-        for part in _alike(rounds.budget[index], kept, float(upper[last, 0] / lower[first, 0])):
-            children.append(_child(rounds, node, table, first, last, index[part], floor[part]))
-    return ceiling, children
-
-
-def _pieces(intervals: Integers, num_cells: int, num_devices: int, num_candidates: int) -> int:
-    """Return the number of children; each costs a pass over the devices, so that a large node gets few."""
-    if 4 * (intervals[-1] - intervals[0] + 1) <= num_cells:
-        return 1
-    wanted = max(num_devices * num_candidates // max(_LEAF, 1), 2)
-    return int(min(wanted, max(_PASSES // num_devices, 2), 32, intervals.size))
-
-
-def _alike(budget: Floats, kept: Integers, ratio: float) -> list[Integers]:
-    """Return the candidates `kept`, in two parts if their budgets differ by more than the interval covers."""
-    own = budget[kept]
-    least, most = float(own.min()), float(own.max())
-    if most <= least * ratio**4:
-        return [kept]
-    poor = own <= math.sqrt(least) * math.sqrt(most)
-    return [kept[poor], kept[~poor]]
+        return ceiling, None
+    first, last = int(intervals[0]), int(intervals[-1])
+    kept = np.flatnonzero(alive[first : last + 1].any(axis=0))
+    return ceiling, _child(rounds, node, table, first, last, index[kept], bound[first : last + 1].min(axis=0)[kept])
 
 
 def _child(

@@ -1,10 +1,8 @@
 """The optimum over all received amplitudes, in equal rounds over constant channels.
 
-The aligned plans of [Yan23, P1], truncated inversion and threshold power control are special cases. For each number of
-rounds I the problem is convex (`three_zones`). The dual point of one I bounds all others: if no limit u_k is more than
-κ ≥ 1 times as large, and B' is the power of a round, then G' ≤ κ(G − λB) + λB'/κ. The I of the lowest bound is solved
-next, until no bound is below the best value. The lowest bound is that of all plans of equal rounds, `Plan.lower_bound`.
-In large fleets the best I of a sample of the devices is solved first.
+For each number of rounds I the problem is convex (`three_zones`). The dual point of one I bounds all others
+(docs/weighted.md); the I of the lowest bound is solved next, until no bound is below the best value. In large fleets
+the best I of a sample of the devices is solved first.
 """
 
 from __future__ import annotations
@@ -216,7 +214,7 @@ def _expected(problem: Problem, surrogate: Surrogate, row: Floats, rounds: int) 
 def lower_bound(problem: Problem) -> float:
     """Return a lower bound on `bound.total` over all beamformers, amplitudes and I: matched filters for all."""
     alone = optimal.assuming_perfect_csi(beamforming.ideal(problem))
-    return weighted(alone, np.arange(1, problem.most_rounds + 1)).lower_bound
+    return weighted(alone, problem.round_candidates()).lower_bound
 
 
 def _bounds(candidates: RoundCandidates, index: int, one: RoundProblem, found: Optimum) -> Floats:

@@ -32,10 +32,10 @@ from airfed.planning.exact import CandidateSpace
 from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.series import Curve, Expectation, Floats, Series
-from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number, span
+from airfed.text.phrases import BOUND, LIMITS, TERMS, count, number, span
 from airfed.training.run import Run
 
-__all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "check_name", "encoded", "mpl", "note_outside", "plain", "save"]
+__all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "mpl"]
 
 Draw = Callable[[Axes], None]
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
@@ -79,7 +79,6 @@ _LIGHTER: Final = {  # redundant parts of an SVG that matplotlib writes, and dig
     r"(?<=>) (?=<)": "",
 }
 MAP: Final = "transmit power of each device in each round"
-_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the power map; more devices or rounds share a cell
 _MOST_BARS: Final = 200  # more would be narrower than a pixel
 _MOST_HOVERED: Final = 60  # columns of a chart that show values on hover; more are too narrow to point at
 _FEW: Final = 3  # so many points need no logarithmic axis
@@ -92,11 +91,12 @@ def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     axes.fill_between(space.size, np.nanmin(theta, initial=np.inf) / 1.5, theta, color=PALETTE["lit"], alpha=0.08, lw=0)
     for name, curve in series.limit_curves(plan, space).items():
         axes.plot(space.size, curve, "--", color=PALETTE[f"lim-{name}"], label=LIMITS[name], lw=1.2)
-    axes.plot(space.size, theta, color=PALETTE["ink"], label="largest θ")
+    aligned = "" if plan.amplitudes.equal else ", aligned plans"
+    axes.plot(space.size, theta, color=PALETTE["ink"], label=f"largest θ{aligned}")
     _mark(axes, plan.num_scheduled, plan.alignment)
     _sizes(axes, space)
     axes.set_ylabel("alignment θ")
-    _log(axes, "y", *series.positive_range(theta, 1.5, 3.0))
+    log_axis(axes, "y", *series.positive_range(theta, 1.5, 3.0))
 
 
 def plot_objective(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
@@ -105,7 +105,7 @@ def plot_objective(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     _mark(axes, plan.num_scheduled, series.own_objective(plan))
     _sizes(axes, space)
     axes.set_ylabel(f"objective Ψ at I = {plan.rounds}")
-    _log(axes, "y", *series.objective_range(plan, space))
+    log_axis(axes, "y", *series.objective_range(plan, space))
 
 
 def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None:
@@ -127,8 +127,7 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
             floor = top
         axes.plot(x, curve.total, color=PALETTE["ink"], lw=0.9, label="_ bound")
         chosen = plan.bound.total
-        highest = max(3.2 * min(float(curve.total.min()), chosen), 1.15 * chosen)
-        axes.set(ylabel="bound on the gap", ylim=(0, highest))
+        axes.set(ylabel="bound on the gap", ylim=(0, curve.top(chosen)))
         axes.yaxis.set_major_formatter(_numbers)
     axes.axvline(plan.rounds, color=PALETTE["ink"], lw=0.8, ls=":")
     if chosen is not None:
@@ -136,7 +135,7 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
     axes.set_xlabel("aggregation rounds I")
     ends = float(x[0]), max(float(x[-1]), float(x[0]) + 1)
     if x.size > _FEW:
-        _log(axes, "x", *ends)
+        log_axis(axes, "x", *ends)
     else:
         axes.set_xlim(*ends)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(_FEW, integer=True))
@@ -161,8 +160,7 @@ def _sizes(axes: Axes, space: CandidateSpace) -> None:
 def plot_power_map(axes: Axes, plan: Plan) -> None:
     """Draw the power of devices (most often scheduled at the bottom) over the rounds; a cell may be a mean."""
     num_devices = plan.problem.fleet.num_devices
-    tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
-    shares = series.power_shares(plan, tall, wide)
+    shares, tall, wide = series.power_shares(plan)
     cells = axes.imshow(
         shares,
         cmap=LinearSegmentedColormap.from_list("", [to_rgba(PALETTE["lim-peak_power"], a) for a in (0.25, 1.0)]),
@@ -189,7 +187,7 @@ def plot_levels(axes: Axes, plan: Plan) -> None:
     lines = series.level_lines(plan, most=plan.rounds)
     _plot_lines(axes, lines)
     axes.set(xlabel="round", ylabel="alignment θ", xlim=(0.5, plan.rounds + 0.5))
-    _log(axes, "y", *series.positive_range([line.y for line in lines], 1.1, 1.1))
+    log_axis(axes, "y", *series.positive_range([line.y for line in lines], 1.1, 1.1))
 
 
 def plot_sizes(axes: Axes, plan: Plan) -> None:
@@ -316,7 +314,7 @@ def plot_comparison(axes: Axes, plans: Mapping[str, Plan]) -> None:
     shown = left <= _MOST_TIMES * np.quantile(left, 0.5, method="lower")
     edge = 1.42 * float(left[shown].max())
     for row, plan in enumerate(plans.values()):
-        text = f" {devices_text(plan)} devices, {count(plan.rounds, 'round')}"
+        text = f" {span(plan.sizes)} devices, {count(plan.rounds, 'round')}"
         look: dict[str, Any] = {"va": "center", "fontsize": 7}
         if not shown[row]:
             text = f"{text}; bound {number(float(left[row]), 4)}, outside the axis "
@@ -332,11 +330,10 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
     return _sheet({"": partial(plot_comparison, plans=plans)}, height=0.27 * len(plans) + 0.9, mosaic=["a"])
 
 
-def note_outside(axes: Axes, values: Sequence[str], *, x: float = 0.98, y: float = 0.97) -> None:
+def note_outside(axes: Axes, values: Sequence[str], *, y: float = 0.97) -> None:
     """Write which values are outside the axis, inside the axes."""
     text = plain("\n".join(f"{value}, outside the axis" for value in values))
-    look: dict[str, Any] = {"ha": "right" if x > 0.5 else "left", "va": "top" if y > 0.5 else "bottom"}
-    axes.text(x, y, text, transform=axes.transAxes, fontsize="small", **look)
+    axes.text(0.98, y, text, transform=axes.transAxes, fontsize="small", ha="right", va="top" if y > 0.5 else "bottom")
 
 
 def _sheet(panels: Mapping[str, Draw], *, height: float, mosaic: Sequence[str] = ("ab",)) -> Figure:
@@ -375,16 +372,19 @@ def encoded(figure: Figure, ending: str) -> bytes:
     return content.getvalue()
 
 
+def pictures(name: str, figure: Figure) -> dict[str, bytes]:
+    """Return the content of NAME.png, NAME.pdf and NAME.txt, which has the figure's settings."""
+    drawn = {f"{name}.{ending}": encoded(figure, ending) for ending in ("png", "pdf")}
+    return {**drawn, f"{name}.txt": f"{figure.get_label()}\n".encode()}
+
+
 def plain(text: str) -> str:
     """Return text that matplotlib takes literally: no formula after a dollar, no hidden label after an underscore."""
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
 def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
-    """Return a chart of a height in pixels as SVG for a page, with text, the page's colours and values on hover.
-
-    The title is for screen readers; `salt` makes the ids of the chart differ from those of the page's other charts.
-    """
+    """Return a chart as SVG for a page, with its colours and values on hover; `salt` makes its ids unique."""
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
         figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")
         axes = figure.subplots()
@@ -468,7 +468,7 @@ def _mark(axes: Axes, x: float, y: float) -> None:
     axes.plot(x, y, "*", color=PALETTE["lit"], label="chosen", mec="#ffffff", mew=0.5, ms=12, zorder=5, clip_on=False)
 
 
-def _log(axes: Axes, name: str, low: float, high: float) -> None:
+def log_axis(axes: Axes, name: str, low: float, high: float) -> None:
     """Make an axis logarithmic, with ticks at round numbers."""
     axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     axis, ratio = getattr(axes, f"{name}axis"), high / low

@@ -10,9 +10,7 @@ from airfed.privacy.gaussian import (
     compose_all,
     gaussian_delta,
     gaussian_epsilon,
-    gaussian_log_delta,
     gaussian_mu,
-    split,
 )
 
 __all__ = [
@@ -25,7 +23,5 @@ __all__ = [
     "compose_all",
     "gaussian_delta",
     "gaussian_epsilon",
-    "gaussian_log_delta",
     "gaussian_mu",
-    "split",
 ]

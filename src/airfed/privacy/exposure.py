@@ -30,11 +30,6 @@ _MAX_DEVICES: Final = 10**7  # keeps the memory of a ledger below some hundred m
 class ParticipationMask:
     """The participation mask of a round: a non-empty set of devices out of a fleet of N, and their shares of its μ.
 
-    Args:
-        num_devices: N.
-        bits: ⌈N/8⌉ bytes, device 0 first; the bits after device N − 1 are 0.
-        shares: μ_k/μ in (0, 1] of each participating device, ascending, as little-endian float64; empty if all are 1.
-
     >>> some = ParticipationMask.of([1, 2, 9], 10)
     >>> some.devices, some.count, ParticipationMask.parse(some.text, 10) == some
     (array([1, 2, 9]), 3, True)
@@ -42,8 +37,9 @@ class ParticipationMask:
     array([0.5 , 1.  , 0.25])
     """
 
-    num_devices: int
-    bits: bytes = field(repr=False)
+    num_devices: int  # N
+    bits: bytes = field(repr=False)  # ⌈N/8⌉ bytes, device 0 first; the bits after device N − 1 are 0
+    # μ_k/μ in (0, 1] of each participating device, ascending, as little-endian float64; empty if all are 1
     shares: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -119,16 +115,10 @@ class ParticipationMask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Exposure:
-    """Σμ² of every device.
+    """Σμ² of every device."""
 
-    Args:
-        common: Σμ² of the rounds that were charged to all devices.
-        per_device: Σμ² of the other rounds for each device, (2, N): at most the sum of both rows; None before the
-            first such round.
-    """
-
-    common: Fraction = Fraction(0)
-    per_device: Floats | None = None
+    common: Fraction = Fraction(0)  # of the rounds that were charged to all devices
+    per_device: Floats | None = None  # of the other rounds, if any, (2, N): at most the sum of both rows
 
     @property
     def num_devices(self) -> int | None:

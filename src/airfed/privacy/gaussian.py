@@ -109,18 +109,6 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return _tradeoff.delta_up(float(mu), float(epsilon)) if mu > 0 else 0.0
 
 
-def gaussian_log_delta(mu: float, epsilon: float) -> float:
-    """Return log δ(ε) of μ-Gaussian-DP in double precision, also where δ itself would underflow.
-
-    The error is at most 1e-12 for δ ≥ 1e-200, to either side. Use `gaussian_delta` for guarantees.
-
-    >>> round(gaussian_log_delta(0.1, 5.0), 3)
-    -1258.548
-    """
-    _validate.non_negative(mu=mu, epsilon=epsilon)
-    return _tradeoff.log_delta(float(mu), float(epsilon)) if mu > 0 else -math.inf
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-Gaussian-DP is (ε, δ)-DP, rounded up: never below the truth.
 
@@ -202,34 +190,14 @@ def root_up(square: Fraction, *, near: float | None = None) -> float:
     return root
 
 
-def split(mu: float, rounds: int) -> float:
-    """Return the μ that each of I rounds may spend, rounded down: the largest double that is at most μ/√I.
-
-    >>> split(2.0, 16)
-    0.5
-    """
-    _validate.non_negative(mu=mu)
-    _validate.positive_integer(rounds=rounds)
-    exact = Fraction(float(mu)) ** 2 / int(rounds)
-    above = root_up(exact, near=float(mu) / math.sqrt(rounds))
-    return above if Fraction(above) ** 2 == exact else math.nextafter(above, 0.0)
-
-
 def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np.float64]:
     """Return f_k ≥ 1 such that with imperfect CSI no received amplitude exceeds f_k·θ, with probability at least 1 − β.
 
-    Device k inverts its estimate ĥ_k, but the channel is h_k = ĥ_k + e_k. Its received amplitude is θ|h_k/ĥ_k| instead
-    of θ, and its sensitivity grows by the same factor. The modulus counts, not the real part: an adversary may keep the
-    quadrature component that the receiver discards.
-
-    |h_k/ĥ_k| = |1 + e_k/ĥ_k| ≤ 1 + |e_k|/|ĥ_k| with e_k ~ CN(0, s²), s² = NMSE · mean|ĥ|². Since P(|e_k| > s t) =
-    e^{−t²}, the union bound over N devices gives
-
-        f_k = 1 + s √(ln(N/β)) / |ĥ_k|.
-
-    If errors are independent in each of R rounds, s is that of the round and the union runs over N·R. At β/N = 1e-8
-    the bound is at most 8% of (f_k − 1) above the exact Rician quantile. One round is (2θ max f_k/σ)-Gaussian-DP with
-    probability 1 − β over the errors; with the errors as part of the mechanism it is (ε, δ + β)-DP.
+    Device k inverts its estimate ĥ_k, but the channel is h_k = ĥ_k + e_k with e_k ~ CN(0, s²), s² = NMSE · mean|ĥ|².
+    Its received amplitude is θ|h_k/ĥ_k| ≤ θ(1 + |e_k|/|ĥ_k|), so that its sensitivity grows, too. As P(|e_k| > s t) =
+    e^{−t²}, the union bound over N devices gives f_k = 1 + s√(ln(N/β))/|ĥ_k|. If errors are independent in each of R
+    rounds, s is that of the round and the union runs over N·R. The modulus counts, not the real part: an adversary may
+    keep the quadrature component that the receiver discards.
 
     Args:
         gain: |ĥ_k| ≥ 0 of the whole fleet, (N,), or |ĥ_k^i| of all rounds, (R, N); 0 gives infinity.

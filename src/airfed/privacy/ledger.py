@@ -49,38 +49,22 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """The charge of one round.
+    """The charge of one round."""
 
-    Args:
-        round_index: i.
-        attempt: 0 for the first transmission of the round, 1 and up for later ones with fresh noise.
-        devices: number of devices charged: all scheduled ones, whether they answered or not.
-        alignment: θ.
-        mu: the round's Gaussian-DP parameter, for the most exposed device.
-        power_planned: [W] worst case of this round over all devices.
-        epsilon_round: exact ε of this round at the budget's δ.
-        mu_total, epsilon_total: of the most exposed device, over all rounds so far including this one.
-        power_metered: [W] transmitted; None before the round is settled, or if the record is private.
-        sent: whether noise was, or was about to be, drawn for it.
-        signal: digest of the signal, if a repetition must have the same bits.
-        run: the run of this round, in a shared ledger.
-        mask: the devices charged, with the share of `mu` that each spends; None for all devices of the ledger.
-    """
-
-    round_index: int
-    attempt: int
-    devices: int
-    alignment: float
-    mu: float
-    power_planned: float
-    epsilon_round: float
-    mu_total: float
+    round_index: int  # i
+    attempt: int  # 0 for the first transmission of the round, 1 and up for later ones with fresh noise
+    devices: int  # number of devices charged: all scheduled ones, whether they answered or not
+    alignment: float  # θ
+    mu: float  # the round's Gaussian-DP parameter, for the most exposed device
+    power_planned: float  # [W] worst case of this round over all devices
+    epsilon_round: float  # exact, at the budget's δ
+    mu_total: float  # of the most exposed device, over all rounds so far including this one
     epsilon_total: float
-    power_metered: float | None = None
-    sent: bool = False
-    signal: str = ""
-    run: str = ""
-    mask: ParticipationMask | None = None
+    power_metered: float | None = None  # [W] transmitted; None before the round is settled, or in a private record
+    sent: bool = False  # whether noise was, or was about to be, drawn for it
+    signal: str = ""  # digest of the signal, if a repetition must have the same bits
+    run: str = ""  # the run of this round, in a shared ledger
+    mask: ParticipationMask | None = None  # the devices charged, with their shares of `mu`; None: all of the ledger
 
 
 class BudgetExhausted(ValueError):

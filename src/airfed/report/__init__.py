@@ -20,6 +20,7 @@ from airfed.plotting import colours, figure, series
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.text import phrases
+from airfed.training.directory import RunDirectory
 from airfed.training.run import Run
 
 __all__ = ["ReportError", "read_run", "write_report"]
@@ -38,6 +39,7 @@ def read_run(path: Path) -> Run:
     """Return the run in a directory, or raise ReportError if it is missing, damaged, changed, or without a round."""
     try:
         run = Run.open(path).checked()
+        RunDirectory(path).audit()
     except ValueError as error:
         raise ReportError(f"{path} is not a complete run: {error}") from None
     if not run.rounds:
@@ -110,16 +112,14 @@ def _plan_panels(run: Run) -> dict[str, figure.Draw]:
 
 def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
     """Return the values that the page shows of one run, and charts of its plan where they are `drawn`."""
-    plan, ledger = run.plan, run.ledger
+    plan, ledger, audit = run.plan, run.ledger, RunDirectory(run.path).audit()
     least, largest = (phrases.number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
     sentences = (phrases.schedule_sentence(plan), phrases.method_sentence(plan), phrases.expected_accuracy(plan))
     return {
+        **{name: getattr(run, name) for name in ("scenario", "plan", "final", "ledger", "manifest")},
         "label": label,
-        "scenario": run.scenario,
-        "plan": plan,
         "budget": plan.problem.budget,
-        "final": run.final,
-        "ledger": ledger,
+        "audit": audit if audit and audit["ledger"] == ledger.head else None,  # of the run as it is now
         "rounds": len(run.rounds),
         "sentence": " ".join(filter(None, sentences)),
         "alignment": f"θ = {largest}" if least == largest else f"θ = {least} to {largest}, scaled together",
@@ -127,5 +127,4 @@ def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
         "epsilon_round": plan.epsilon_round if plan.private else math.inf,
         "epsilon_total": ledger.epsilon_total if plan.private else math.inf,
         "charts": _drawn(_plan_panels(run), ledger.head) if drawn else [],
-        "manifest": run.manifest,
     }

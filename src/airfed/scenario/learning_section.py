@@ -303,12 +303,6 @@ class LearningSection(Section):
         adaptive = None if self.adaptive_clipping is None else self.adaptive_clipping.build()
         return Learning(dimension=dimension, adaptive_clipping=adaptive, **self.model_dump(include=constants))
 
-    def build_network(self, *, input_shape: tuple[int, int, int], classes: int) -> Network:
-        """Return the network of [learning.network], or the built-in one, for images of the given shape."""
-        if self.network is None:
-            return builtin(self.model, input_shape=input_shape, classes=classes)
-        return self.network.build(input_shape=input_shape, classes=classes)
-
     @property
     def synthetic(self) -> bool:
         """Whether data are drawn from the seed: no images, no accuracy, a known optimum."""
@@ -380,8 +374,11 @@ def data_source(scenario: Scenario) -> str | Path:
 
 def network(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> Network:
     """Return the built-in network, or that of [learning.network], for images of a shape."""
+    learning = scenario.learning
     try:
-        return scenario.learning.build_network(input_shape=input_shape, classes=classes)
+        if learning.network is None:
+            return builtin(learning.model, input_shape=input_shape, classes=classes)
+        return learning.network.build(input_shape=input_shape, classes=classes)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
 

@@ -161,18 +161,12 @@ class Scenario(Section):
                 raise ScenarioError(
                     f"policy.rounds must be at most {len(gains)}, the rounds of the trace, got {self.policy.rounds}."
                 )
+            same = ("noise_std_lower", "noise_failure", "bandwidth", "iq", "beamforming", "adversary")
             link = Link(
                 noise_std=self.link.received_std,
-                noise_std_lower=self.link.noise_std_lower,
-                noise_failure=self.link.noise_failure,
                 noise_covariance=self.link.shared_noise,
-                csi_error=self.channel.csi_error,
-                csi_failure=self.channel.csi_failure,
-                assume_perfect_csi=self.channel.assume_perfect_csi,
-                bandwidth=self.link.bandwidth,
-                iq=self.link.iq,
-                beamforming=self.link.beamforming,
-                adversary=self.link.adversary,
+                **{name: getattr(self.link, name) for name in same},
+                **{name: getattr(self.channel, name) for name in ("csi_error", "csi_failure", "assume_perfect_csi")},
             )
             spent, learning = self.shared_ledger_spent() if spent is None else spent, self.learning.build(dimension)
             return Problem(

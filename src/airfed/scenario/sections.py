@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed._usercode import UserCode, named
@@ -43,6 +42,8 @@ _POLICIES: Final = {
     name: ", ".join(sorted(policy.settings & {"size", "threshold", "objective"})) or name
     for name, policy in EVERY.items()
 }
+_EachWatts = Annotated[list[Watts], Field(min_length=1)]
+_LIST: Final = "or a list with one value per device"
 MOST_ANTENNAS: Final = 4096  # limited by the eigendecomposition of their Gram matrix
 ANTENNAS: Final = ("antennas", "beamforming", "adversary")
 """Keys of [link] for several antennas."""
@@ -69,42 +70,24 @@ class FleetSection(Section):
         Control("Devices", 1, 5000, "count"),
     ] = None
     peak_power: Annotated[
-        Watts | Annotated[list[Watts], Field(min_length=1)] | None,
-        Key(
-            "peak power of an upload, summed over its symbols",
-            "P_k",
-            "W",
-            note='also "30 dBm", or a list with one value per device',
-        ),
+        Watts | _EachWatts | None,
+        Key("peak power of an upload, summed over its symbols", "P_k", "W", note=f'also "30 dBm", {_LIST}'),
         Control("Peak power of an upload", 0.01, 100.0),
     ] = None
     peak_power_per_symbol: Annotated[
-        Watts | Annotated[list[Watts], Field(min_length=1)] | None,
-        Key(
-            "peak power of a symbol (of the radio), instead of peak_power",
-            "P",
-            "W",
-            note='also "23 dBm", or a list with one value per device',
-        ),
+        Watts | _EachWatts | None,
+        Key("peak power of a symbol (of the radio), instead of peak_power", "P", "W", note=f'also "23 dBm", {_LIST}'),
         Control("Peak power of a symbol", 1e-4, 10.0),
     ] = None
 
     @property
-    def power_key(self) -> str:
-        """The key that sets the peak power."""
-        return "peak_power" if self.peak_power_per_symbol is None else "peak_power_per_symbol"
+    def power(self) -> Any:
+        """The peak power that is set [W], one for all devices or one per device."""
+        return self.peak_power_per_symbol if self.peak_power is None else self.peak_power
 
-    @property
-    def power(self) -> float | list[float]:
-        """The value of that key [W]."""
-        value: float | list[float] = getattr(self, self.power_key)
-        return value
-
-    def upload_power(self, symbols: int) -> float | NDArray[np.float64]:
+    def upload_power(self, symbols: int) -> Any:
         """Return P_k [W], one for all devices or one per device, for uploads of S symbols."""
-        if self.peak_power_per_symbol is None:
-            return self.power if isinstance(self.power, float) else np.array(self.power)
-        return self.power * symbols if isinstance(self.power, float) else np.array(self.power) * symbols
+        return np.multiply(self.power, symbols if self.peak_power is None else 1).tolist()
 
     @model_validator(mode="after")
     def _check_power(self) -> Self:
@@ -312,11 +295,11 @@ class BudgetSection(Section):
         Control("Adjacency"),
     ] = Budget.adjacency
     device_power: Annotated[
-        Watts | Annotated[list[Watts], Field(min_length=1)] | None,
+        Watts | _EachWatts | None,
         Key(
             "transmit power per device, summed over its rounds (battery)",
             unit="W",
-            note='also "30 dBm", or a list with one value per device; default: no limit',
+            note=f'also "30 dBm", {_LIST}; default: no limit',
         ),
         Control("Power per device", 0.01, 1000.0, open=True),
     ] = None
@@ -325,7 +308,7 @@ class BudgetSection(Section):
         Key(
             "transmit energy per device over all rounds (battery), instead of device_power; needs link.bandwidth",
             unit="J",
-            note='also "3 mJ", or a list with one value per device; default: no limit',
+            note=f'also "3 mJ", {_LIST}; default: no limit',
         ),
     ] = None
     air_time: Annotated[

@@ -1,10 +1,11 @@
-"""The commented scenario of `airfed new`: values from here, comments from the declarations of the keys."""
+"""The commented scenario of `airfed new`: values from template.toml, comments from the declarations of the keys."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, get_args
 
 from pydantic.fields import FieldInfo
@@ -13,58 +14,6 @@ from airfed.channel import MODELS, ChannelModel
 from airfed.keys import Section, key_of
 from airfed.scenario.scenario import Scenario
 
-_VALUES: Final = """\
-# An airfed scenario. Numbers are in SI units; powers may also be texts such as "30 dBm" or "500 mW".
-# airfed plan FILE            plans which devices transmit, how strongly, and for how many rounds
-# airfed compare FILE         compares the policies
-# airfed run FILE --out DIR   trains over the air and records the run
-
-name = "my-scenario"
-seed = 0
-
-[fleet]
-num_devices = 100
-peak_power = 1.0
-# peak_power_per_symbol = "23 dBm"
-
-[channel]
-model = "rayleigh"
-scale = 1.0
-minimum = 0.2
-pin_minimum = true
-# csi_error = 0.01
-
-[link]
-noise_std = 1.0
-
-[budget]
-epsilon = 5.0
-delta = 1e-3
-scope = "round"
-formula = "exact"
-adjacency = "replace_one"
-total_power = 1000.0
-# shared_ledger = "privacy.jsonl"
-
-[learning]
-dataset = "mnist-5k"
-partition = "iid"
-model = "cnn"
-total_steps = 200
-learning_rate = 0.1
-clip_norm = 5.0
-smoothness = 10.0
-strong_convexity = 0.1
-initial_gap = 2.3
-
-[policy]
-name = "weighted"
-# rounds = 40
-
-# [run]
-# device = "auto"
-# threads = 2
-"""
 _COLUMN: Final = 35  # where the comments start
 _WIDTH: Final = 120
 
@@ -121,4 +70,4 @@ def _lines(text: str) -> Iterator[str]:
             yield f"{start:<{_COLUMN}}# {part}".replace("\0", " ")
 
 
-SCENARIO: Final = commented(_VALUES)
+SCENARIO: Final = commented(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -11,10 +11,7 @@ from airfed.planning import Plan
 
 
 class LiveLine:
-    """Shows round, loss, accuracy, ε so far, power so far and the time left.
-
-    It appears with `begin`, so that an earlier error prints no empty bar.
-    """
+    """Shows round, loss, accuracy, ε so far, power so far and the time left, from `begin` on."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(

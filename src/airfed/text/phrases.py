@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +14,7 @@ from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.privacy.gaussian import epsilon_range
 
-FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
-LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
+LIMITS: Final = dict(privacy="privacy", peak_power="peak power", total_power="total power", device_power="a battery")
 TERMS: Final = {  # of Theorem 1
     "initial_gap": "initial gap",
     "participation": "devices left out",
@@ -55,9 +55,9 @@ def expected_accuracy(plan: Plan) -> str:
     if (found := plan.prediction) is None:
         return ""
     basis = f" Coverage: {found.basis}." if found.basis else ""
-    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "accuracy" else ""
+    chosen = f", with clipping norm ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}"
     return (
-        f"Expected test accuracy{chosen}: {found.accuracy:.1%}, "
+        f"Expected test accuracy{chosen if plan.objective == 'accuracy' else ''}: {found.accuracy:.1%}, "
         f"interval {found.low:.0%} to {found.high:.0%} (nominal 90%).{basis}"
     )
 
@@ -81,7 +81,7 @@ def schedule_sentence(plan: Plan) -> str:
     each = "" if plan.constant else " per round"
     steps = span(plan.local_steps, "-")
     return (
-        f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, "
+        f"Schedule {span(plan.sizes)} of {plan.problem.fleet.num_devices} devices{each}, "
         f"{count(plan.rounds, 'round')} of {steps} local {'step' if steps == '1' else 'steps'}; {limit}."
     )
 
@@ -139,11 +139,6 @@ def energy_sentence(plan: Plan) -> str:
     return f"Energy: at most {most} J per device and round, {device} J per device; {total} J in all."
 
 
-def devices_text(plan: Plan, to: str = " to ") -> str:
-    """Return the number of scheduled devices per round: "40", or "35 to 49" where rounds differ."""
-    return span(plan.sizes, to)
-
-
 def antennas_sentence(plan: Plan) -> str:
     """Return the receive beamforming and the adversary, in a sentence; "" with one antenna."""
     fleet, link = plan.problem.fleet, plan.problem.link
@@ -174,10 +169,7 @@ def converse_sentence(plan: Plan) -> str:
 
 
 def exposure_sentence(plan: Plan) -> str:
-    """Return the most exposed device, the range of ε over devices, and the number never scheduled.
-
-    It is "" if all rounds are alike and the devices aligned.
-    """
+    """Return the most exposed device, the range of ε over devices, and the number never scheduled; "" if alike."""
     spread = "" if plan.equal_mu else f"{epsilon_spread(epsilon_range(plan.device_mu, plan.problem.budget.delta))}."
     if plan.constant:
         return spread
@@ -208,10 +200,7 @@ def step_size_sentence(plan: Plan) -> str:
 
 
 def noise_warning(plan: Plan) -> str:
-    """Return a warning if the noise on the mean update of a round exceeds 100 clipping norms, otherwise "".
-
-    In docs/baselines.md, noise of 29 to 43 clipping norms left the accuracy at chance level.
-    """
+    """Return a warning if the noise on a round's mean update exceeds 100 clipping norms (a rule of thumb), or ""."""
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
     if ratio <= 100 or plan.sequence.signal(0).clip_factor != 1:
         return ""
@@ -330,3 +319,74 @@ def above(ratio: float) -> str:
 def _exponent(text: str) -> str:
     mantissa, exponent = text.split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
+
+
+MOST_HINTS: Final = 3
+
+_HARDLY: Final = 0.8  # final over initial loss
+_CHANCE: Final = 1.5  # accuracy over chance level
+_ABSENT: Final = 0.1  # mean fraction of missing devices
+_MOSTLY_CLIPPED: Final = 0.9  # fraction of clipped updates in the median round
+_SMALL_UPDATE: Final = 0.5  # largest update over clip norm in the median round
+_LOW_SNR: Final = -10.0  # dB, in the median round
+
+_EASED: Final = {
+    "privacy": "budget.epsilon",
+    "total_power": "budget.total_power",
+    "peak_power": "fleet.peak_power or peak_power_per_symbol",
+    "device_power": "budget.device_power or device_energy",
+}
+
+
+def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | None = None) -> list[str]:
+    """Return up to three hints, the most important first, from the records of rounds; none after a good training."""
+
+    def values(name: str) -> list[float]:
+        return [record[name] for record in rounds if record.get(name) is not None]
+
+    found = []
+    if bad := sum(map(bool, values("refused"))):
+        found.append(
+            f"Updates with NaN or Inf arrived in {bad} of {len(rounds)} rounds and were counted as zero: try a smaller "
+            "learning_rate."
+        )
+    absent = fmean(values("missing") or [0.0])
+    if rounds and absent >= _ABSENT * plan.num_scheduled:
+        found.append(
+            f"{absent:.3g} of {plan.num_scheduled} devices were missing in the average round: they were charged, but "
+            "their updates did not arrive."
+        )
+    losses, accuracy = values("loss") or values("test_loss"), values("accuracy")
+    rose = len(losses) > 1 and losses[-1] > losses[0]
+    if rose:
+        found.append(f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: try a smaller learning_rate.")
+    elif accuracy and classes and accuracy[-1] <= _CHANCE / classes:
+        found.append(f"The accuracy, {accuracy[-1]:.1%}, is at chance level for {classes} classes.")
+    elif losses and classes and losses[-1] > math.log(classes):
+        chance = f"{math.log(classes):.3g}, the chance level for {classes} classes"
+        found.append(f"The loss, {losses[-1]:.3g}, is above {chance}.")
+    elif len(losses) > 1 and losses[-1] > _HARDLY * losses[0]:
+        found.append(f"The loss hardly fell, from {losses[0]:.3g} to {losses[-1]:.3g}: more total_steps may help.")
+    else:
+        return found[:MOST_HINTS]
+    fixed = plan.problem.learning.adaptive_clipping is None
+    clip_norm = plan.problem.learning.clip_norm if fixed else 0.0
+    clipped, means = values("clipped_share"), values("update_norm_mean")
+    if fixed and clipped and means and median(clipped) >= _MOSTLY_CLIPPED:
+        every = "Every" if min(clipped) == 1 else "Nearly every"
+        advice = "." if rose else ": raise it, or plan more rounds with fewer local steps."  # if the loss rose: neither
+        found.append(
+            f"{every} update was clipped, from a norm of {median(means):.3g} to clip_norm = {clip_norm:g}{advice}"
+        )
+    largest, ratio = values("update_norm_max"), values("signal_to_noise_db")
+    if ratio and median(ratio) <= _LOW_SNR:
+        snr = f"The received aggregate was {-median(ratio):.0f} dB below the noise"
+        if largest and 0 < median(largest) < _SMALL_UPDATE * clip_norm:
+            unit = 10.0 ** (math.floor(math.log10(median(largest))) - 1)
+            found.append(
+                f"{snr}: the largest update had a norm of {median(largest):.2g}, but clip_norm is {clip_norm:g}; a "
+                f"clip_norm of {math.ceil(median(largest) / unit) * unit:g} raises the SNR at equal power and privacy."
+            )
+        else:
+            found.append(f"{snr}: a larger {_EASED[plan.binding]}, the binding limit, or a smaller model would help.")
+    return found[:MOST_HINTS]

@@ -18,7 +18,7 @@ from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError, ParticipationMask
 from airfed.problem import Budget
 from airfed.training.directory import RunDirectory, sha256
-from airfed.training.loop import Round
+from airfed.training.loop import Recorder, Round
 from airfed.training.noise import SecureNoise
 
 Floats = NDArray[np.float64]
@@ -26,11 +26,10 @@ _RTOL: Final = 1e-12  # rounding only, and as much again for every thousand roun
 _SUM_RTOL: Final = 1e-9  # for sums in another order
 
 
-class LedgerRecorder:
+class LedgerRecorder(Recorder):
     """The recorder of a plan without a scenario: it keeps only a ledger, in a file.
 
     Every training that was charged to the file counts towards the plan's budget, including those of other processes.
-    `privacy` is that of the noise source: "secure" or "simulated".
     """
 
     def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:
@@ -59,10 +58,7 @@ class LedgerRecorder:
 
 
 def participation_mask(plan: Plan, index: int) -> ParticipationMask | None:
-    """Return the devices charged for a round, with their shares of its μ; None for all devices of the ledger.
-
-    That is, if all rounds are equal and the devices aligned.
-    """
+    """Return the devices charged for a round, with their shares of its μ; None: always all devices, alike."""
     return None if plan.constant and plan.equal_mu else plan.sequence.mask(index)
 
 
@@ -147,10 +143,7 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
 
 
 def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
-    """Raise LedgerError if a round, an ε or a power in the metrics of a run differs from its ledger.
-
-    With adaptive clipping, ϖ of each round must follow from the round before.
-    """
+    """Raise LedgerError if an ε, a power or an adaptive ϖ in the metrics of a run does not follow from its ledger."""
     file, planned, sent = ledger.path.with_name("metrics.jsonl"), 0.0, 0.0
     adaptive, first, following = ledger.header.get("adaptive_clipping"), math.nan, math.nan
     for record in rounds:
@@ -186,10 +179,7 @@ def check_shared_ledger(shared_ledger: Ledger, ledger: Ledger, run: str) -> None
 
 
 class Batteries:
-    """The energy that each device has spent of its battery, according to a ledger of a plan's rounds.
-
-    A round counts as often as it was charged, each time with the planned power of the device.
-    """
+    """The energy that each device has spent of its battery: the planned power of each charge in a plan's ledger."""
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
         self._plan, self._ledger = plan, ledger

@@ -1,9 +1,7 @@
-"""The run directory: the files of a run, from which it can be resumed after any interruption.
+"""The run directory: the files of a run (docs/formats.md), from which it can be resumed after any interruption.
 
-A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
-`metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors`, `checkpoints/` and, until a run with a private record
-ends, `secret.key`. Every file is either appended to line by line and flushed, or replaced atomically. No pickle is ever
-read. This module writes the files and checks each on its own; `airfed.training.run` checks them together.
+Every file is either appended to line by line and flushed, or replaced atomically. No pickle is ever read. This module
+writes the files and checks each on its own; `airfed.training.run` checks them together.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from safetensors import SafetensorError
 from airfed._disk import flush, locked, sync_directory, write_atomic
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.training import formats
-from airfed.training.formats import FORMAT, Manifest, PlanFigures
+from airfed.training.formats import FORMAT, AuditFigures, Manifest, PlanFigures
 from airfed.training.state import Checkpoint, decode, encode
 
 _LOG = logging.getLogger(__name__)
@@ -114,10 +112,7 @@ class RunDirectory:
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
     ) -> Ledger:
-        """Create the first files, and return the ledger, whose header contains the digests of the others.
-
-        `run.json` is written last: it marks the directory as a run.
-        """
+        """Create the first files, `run.json` last, and return the ledger, whose header has digests of the others."""
         run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
         write_atomic(self.file("scenario.toml"), scenario)
@@ -170,6 +165,11 @@ class RunDirectory:
         """Return `plan.json`."""
         return self._checked(formats.PLAN, self.read("plan.json"), "plan.json")
 
+    def audit(self) -> AuditFigures | None:
+        """Return `audit.json`; None if there is no such file."""
+        file = self.file("audit.json")
+        return self._checked(formats.AUDIT, self.read(file.name), file.name) if file.exists() else None
+
     def devices(self) -> list[dict[str, float]]:
         """Return the rows of `devices.csv`, the power of each device; empty if there is no such file."""
         file = self.file("devices.csv")
@@ -208,15 +208,8 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock this run against other processes; create its directory, and remove it again if it stays empty."""
-        with ExitStack() as stack:
-            new = not self.path.exists()
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(self.file(".lock")))
-            except BlockingIOError:
-                raise RunError(f"Another process is running in {self.path}.") from None
-            except OSError as error:
-                raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+        new = not self.path.exists()
+        with locked_folder(self.path, f"Another process is running in {self.path}."):
             for part in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # of interrupted writes
                 part.unlink(missing_ok=True)
             try:
@@ -305,11 +298,24 @@ class RunDirectory:
             raise RunError(f"Cannot read {file}: {error.strerror}.") from None
 
 
+@contextmanager
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Create a folder, and hold its lock; raise RunError with the sentence `busy` if another process holds it."""
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / ".lock"))
+        except BlockingIOError:
+            raise RunError(busy) from None
+        except OSError as error:
+            raise RunError(f"Cannot write to {folder}: {error.strerror}. Choose another --out.") from None
+        yield
+
+
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
     """Return up to `most` run directories, at most `depth` levels below a folder, sorted by path.
 
-    Hidden directories and links are not followed. A directory that cannot be listed is returned as well: it may contain
-    a run. If the folder itself cannot be listed, OSError is raised.
+    Hidden directories and links are not followed. A directory that cannot be listed is returned as well.
     """
     found: list[Path] = []
 

@@ -1,9 +1,7 @@
 """Distributed runs: several processes train one run together, each with a part of the devices.
 
-The all-reduce is the superposition. Per round the processes exchange one vector of d + 5 integers (2Ad + 5 with A
-antennas; d more if devices are misaligned), the noise, one number and a few flags, for any number of devices. The sums
-are integers, so they have the same bits for every number of processes. Only rank 0 draws the noise, keeps the ledger
-and writes to the disk; the `Shared...` wrappers hide this from the round loop.
+The all-reduce is the superposition: sums of integers, which have the same bits for every number of processes. Only rank
+0 draws the noise, keeps the ledger and writes to the disk; the `Shared...` wrappers hide this from the round loop.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ class ProcessGroup:
 class TorchProcessGroup(ProcessGroup):
     """The processes that torchrun has started.
 
-    A process waits for another as long as that one is alive, however long it computes. If one does not start, or sends
-    no heartbeat for `process_timeout` seconds, every call raises LostProcess.
+    If one does not start, or sends no heartbeat for `process_timeout` seconds, every call raises LostProcess.
     """
 
     def __init__(self, process_timeout: float) -> None:
@@ -186,9 +183,8 @@ class TorchProcessGroup(ProcessGroup):
 class Heartbeat:
     """Counts up a key of the store for this process from `start` on, and detects processes that stop counting.
 
-    A thread counts, so a process that computes for hours is alive. A process that is stopped, or cut off from the
-    store, is not. Missed beats are counted instead of seconds: if all processes sleep and wake together, none is lost.
-    Nothing else uses the connection to the store, since a call hangs when the connection is cut.
+    A thread counts, so a process that computes for hours is alive. Missed beats are counted instead of seconds: if all
+    processes sleep and wake together, none is lost. Nothing else uses the connection: a call hangs when it is cut.
     """
 
     def __init__(self, store: Any, rank: int, size: int, process_timeout: float) -> None:
@@ -379,7 +375,7 @@ class SharedNoise:
         return self._group.broadcast(self._source.draw(round_index, dimension, noise_std, transmission=transmission))
 
 
-class SharedRecorder:
+class SharedRecorder(Recorder):
     """The recorder of rank 0; the other processes wait for each charge, and stop if rank 0 fails."""
 
     def __init__(self, recorder: Recorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> None:

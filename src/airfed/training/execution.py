@@ -48,12 +48,9 @@ def execute(
 ) -> RunOutcome:
     """Run a scenario into a directory and return the outcome.
 
-    Args:
-        out: the run directory; new, or with `resume` an interrupted run of the same scenario and data.
-        on_start: called with the setup and the first round to train.
-        on_round: called with each round's record.
-        stop: called often; True ends the run with a checkpoint.
-        group: the processes that share this run (`distributed.join`); each of them calls `execute`.
+    The directory is new, or with `resume` that of an interrupted run of the same scenario and data. `on_start` gets the
+    setup and the first round to train, `on_round` each round's record. If `stop` returns True, the run ends with a
+    checkpoint. Each process of a `group` (`distributed.join`) calls `execute`.
 
     Raises RunError if the directory is occupied, locked, or belongs to another scenario or other data; LostProcess
     before the first round, or if this is not rank 0; and the errors of `prepare`.
@@ -96,10 +93,9 @@ def open_run(
     remote: str,
     on_round: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Iterator[RunRecorder]:
-    """Prepare a scenario and yield the recorder of its run directory, for a training on remote devices.
+    """Prepare a scenario and yield the recorder of its run directory, for a training on devices of framework `remote`.
 
-    Every round ends with a checkpoint, and a round that is dispatched again is charged again: other devices may answer
-    the second time. `remote` names the framework that trains the devices; all other arguments are as in `execute`.
+    A round that is dispatched again is charged again, because other devices may answer.
     """
     directory = RunDirectory(out)
     with _claimed(scenario, directory, resume=resume) as (spent, ledger):
@@ -110,10 +106,7 @@ def open_run(
 
 @contextmanager
 def _claimed(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> Iterator[tuple[float, Ledger | None]]:
-    """Check and lock a directory; yield the μ spent in the shared ledger at planning time, and the run's ledger.
-
-    A new directory has no ledger yet, and is removed again if the run cannot start.
-    """
+    """Check and lock a directory; yield the μ that the shared ledger had spent at planning, and the run's ledger."""
     if scenario.run.log:
         _extras.require("tensorboardX")
     directory.check(resume=resume)
@@ -132,8 +125,7 @@ def _log(
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yield a function that logs a record to TensorBoard, if the scenario asks for it, and calls `on_round`.
 
-    At the first round after a start or resume, the log is rewritten from all valid records: no round is logged twice,
-    and none is missing.
+    The log is rewritten at the first round, so that no round is logged twice or missing after a resume.
     """
     with ExitStack() as stack:
         writer: Any = None
@@ -169,10 +161,7 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _train(setup: Setup, recorder: RunRecorder | None, group: ProcessGroup, stop: Callable[[], bool]) -> RunOutcome:
-    """Train in step with the other processes: all continue, or all stop. Only rank 0 has a recorder.
-
-    A process alone stops between chunks of devices, several at their exchanges.
-    """
+    """Train in step with the other processes: all continue, or all stop. Only rank 0 has a recorder."""
     plan, alone = setup.plan, group.size == 1
     initial = 0, setup.task.initial_parameters, plan.clip_norm
     first, parameters, clip_norm = initial if recorder is None else recorder.start

@@ -24,7 +24,6 @@ Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]  # real and imaginary part
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=10_000)]
 
@@ -80,50 +79,24 @@ UNNOISED: Final = (
 )
 
 
-class RoundFigures(_Read):
-    """One round in `plan.json`, if rounds differ."""
-
-    mask: Text
-    num_scheduled: Count
-    alignment: Amount
-    amplitude: NotRequired[list[Amount]]  # of the devices, if they are not aligned
-    local_steps: Count
-    power: Amount
-    mu: Amount
-
-
 class PlanFigures(TypedDict):
-    """`plan.json`, a plan's `to_dict`: the values needed to restore the plan; other values are kept."""
+    """`plan.json`, a plan's `to_dict`; `Plan.from_dict` checks all values that follow from others."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
     policy: Text
     num_devices: Count
-    dimension: Count
     num_scheduled: Count
-    scheduled: list[Whole]
-    alignment: Amount
-    alignment_coefficient: Amount
-    amplitude: NotRequired[list[Amount]]
-    clip_norm: Amount
+    dimension: Count
     rounds: Count
-    local_steps: list[Count]
     objective: Literal["bound", "accuracy"]
     average: Average
-    method: dict[Text, bool | int | float | Text]
     predicted_accuracy: Share | None
     predicted_loss: Amount | None
     predicted_basis: Text
     predicted_interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
-    power_total: Amount
-    mu_round: Amount
-    mu_total: Amount
-    epsilon_round: Amount
-    epsilon_total: Amount
     notes: list[Text]
-    beamformer: NotRequired[list[Pair] | list[list[Pair]]]
     lower_bound: Amount | None
-    sequence: NotRequired[list[RoundFigures]]
 
 
 class Manifest(_Read):
@@ -142,6 +115,14 @@ class Manifest(_Read):
     signal: dict[Text, Text]
 
 
+class AuditFigures(_Read):
+    """`audit.json`: the result of `airfed audit DIR`."""
+
+    ledger: Sha256  # its head at the time
+    verdict: Literal["pass", "fail"]
+    epsilon_total_lower: Number | None
+
+
 class DeviceRow(TypedDict):
     """A line of `devices.csv`."""
 
@@ -154,6 +135,7 @@ class DeviceRow(TypedDict):
 ROUND: Final = TypeAdapter(RoundRecord)
 PLAN: Final = TypeAdapter(PlanFigures)
 MANIFEST: Final = TypeAdapter(Manifest)
+AUDIT: Final = TypeAdapter(AuditFigures)
 DEVICE: Final = TypeAdapter(DeviceRow)
 
 

@@ -49,8 +49,8 @@ class MultipleAccessChannel(Protocol):
         """Return an empty superposition of round `index`, with ϖ_i of adaptive clipping."""
 
 
-class Recorder(Protocol):
-    """Records the rounds of a training."""
+class Recorder:
+    """Records the rounds of a training; this base class records nothing."""
 
     def charge(self, index: int) -> None:
         """Charge a round before it is transmitted and flush the charge, or raise BudgetExhausted."""
@@ -60,23 +60,14 @@ class Recorder(Protocol):
 
         Return a name that distinguishes the noise of this transmission from that of the same signal elsewhere, or "".
         """
+        return ""
 
     def settle(self, done: Round) -> None:
         """Record the transmitted power and the metrics of a round."""
 
 
-class NoRecorder:
-    """A recorder that records nothing, for audits and pilot runs."""
-
-    def charge(self, index: int) -> None:
-        """Charge nothing."""
-
-    def settle(self, done: Round) -> None:
-        """Write nothing."""
-
-    def send(self, index: int, signal: str) -> str:
-        """Write nothing."""
-        return ""
+class NoRecorder(Recorder):
+    """Records nothing, for audits and pilot runs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,17 +97,9 @@ def federated_averaging(
 ) -> Iterator[Round]:
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
-    Args:
-        plan: devices K, amplitude θ_i, local steps E_i and clipping norm ϖ_i of each round; step size τ, noise σ.
-        aircomp: the channel on which the updates superpose.
-        trainer: trains the devices.
-        noise: draws the receiver's noise r^i.
-        recorder: charges and settles rounds; by default nothing is recorded.
-        parameters: the model m^i at the start.
-        clip_norm: ϖ_i at the start, with adaptive clipping; by default that of the plan.
-        first_round: the first round i, counted from 0.
-        stop: called between chunks of devices; True raises `Stopped`.
-        merge: adds the superpositions of other processes to this one.
+    The updates that the trainer yields superpose in `aircomp`; `noise` is the receiver's r^i. `parameters` and
+    `clip_norm` are the model m^i and, with adaptive clipping, ϖ_i at the start. `stop` is called between chunks of
+    devices; True raises `Stopped`. `merge` adds the superpositions of other processes.
 
     Raises BudgetExhausted before a round that exceeds a budget, NoiseFault if the noise does not have the planned
     variance, and Diverged if no update of a round is finite, or the model is not.
@@ -169,8 +152,7 @@ def receive(
 ) -> Round:
     """Add the receiver's noise, recover the mean update, update the model, and return the finished round.
 
-    The digest of the exact sum is part of the noise key: two different signals never get the same noise. The next
-    clipping norm depends only on the received clipping indicators, noise included.
+    The digest of the exact sum is part of the noise key: two different signals never get the same noise.
     """
     learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()

@@ -1,9 +1,7 @@
-"""The receiver's noise, drawn once per round.
+"""The receiver's noise, drawn once per round, which in a deployment is the receiver's thermal noise.
 
-In a deployment it is the thermal noise of the receiver. In a simulation it comes from one of two sources. `SeededNoise`
-repeats exactly for the same signal and round, and never for another signal: its key contains a digest of the exact sum.
-Since the seed is known, its privacy is *simulated*. `SecureNoise` uses the operating system's entropy and stores
-nothing.
+`SeededNoise` repeats exactly for the same signal and round, and never for another signal: its key contains a digest of
+the exact sum. Since the seed is known, its privacy is *simulated*. `SecureNoise` uses the system's entropy.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ class NoiseSource(Protocol):
         """Whether the noise of a round can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return d values of N(0, noise_std²), or 2Ad with A antennas (real and imaginary parts).
-
-        `transmission` contains the name of this transmission (`Recorder.send`) and the digest of the exact sum.
-        """
+        """Return d values of N(0, noise_std²), 2Ad with A antennas; `transmission` names this one (`Recorder.send`)."""
         ...
 
 

@@ -21,7 +21,7 @@ from airfed.scenario import flatten, load
 from airfed.training import charging
 from airfed.training.directory import RunDirectory, RunError, sha256
 from airfed.training.formats import device_rows, quality_record, round_record
-from airfed.training.loop import Diverged, Parameters, Round
+from airfed.training.loop import Diverged, Parameters, Recorder, Round
 from airfed.training.setup import Setup, versions
 from airfed.training.state import AVERAGES, Averages, Checkpoint, tensor_file
 
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 _OF_DATA = ("data", "probe update")  # digests of `Setup.signal` that depend on the devices' data
 
 
-class RunRecorder:
+class RunRecorder(Recorder):
     """The recorder of a run directory: ledger, metrics, checkpoints and the final model.
 
     A round is charged and flushed before it is transmitted; its power, metrics and checkpoint follow. After a kill at
@@ -40,13 +40,8 @@ class RunRecorder:
     A private record contains digests of the data, of the probe update and of each exact sum only as HMACs. Their key is
     deleted when the run ends: whoever knows all data but one record could otherwise test guesses at it.
 
-    Args:
-        setup: the plan and everything needed to train it.
-        directory: the run directory. RunError is raised if its run has another scenario, data or model, LedgerError if
-            a file that the ledger knows is missing or changed.
-        ledger: the ledger of the run to resume (`verified_ledger`); None starts a run.
-        remote: the framework that trains the devices, if not this process.
-        on_round: called with each round's record.
+    `ledger` is that of the run to resume; None starts a run. `remote` is the framework that trains the devices, if not
+    this process. Raises RunError if the directory's run has another scenario, data or model.
     """
 
     def __init__(

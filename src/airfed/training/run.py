@@ -1,8 +1,7 @@
 """A recorded run: the only reader of a run directory.
 
-Every file is checked on its own (`airfed.training.formats`), and against the ledger, whose header contains the digests
-of scenario, plan and manifest and whose hash chain contains every ε and every planned power. Errors are collected, not
-raised, so that a damaged run can be displayed.
+Every file is checked on its own (`airfed.training.formats`), and against the ledger. Errors are collected, not raised,
+so that a damaged run can be displayed.
 """
 
 from __future__ import annotations
@@ -251,10 +250,7 @@ class Run:
         return float(values[-1]) if values.size else None
 
     def series(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the rounds, counted from 1, and the values of a metric that were recorded after them.
-
-        ε and the planned power are those of the ledger's charges: a round that was sent twice counts twice.
-        """
+        """Return the rounds (for ε and planned power: the charges), from 1, and the values of a metric after them."""
         charges = self.ledger.charges
         if metric == "epsilon_total":
             values = np.array([charge.epsilon_total for charge in charges], dtype=np.float64)
@@ -305,7 +301,7 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
         return Plan.from_dict(problem, figures, policies.METHODS)
-    except ValueError as error:
+    except (ValueError, AttributeError, IndexError) as error:
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
 
 

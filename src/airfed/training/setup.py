@@ -134,10 +134,7 @@ Task = ImageTask | QuadraticLearning
 
 
 def build_task(scenario: Scenario) -> Task:
-    """Return the learning task of a scenario: data loaded and partitioned, engine ready.
-
-    Raises DataError if data are missing or damaged, ScenarioError if keys contradict each other.
-    """
+    """Return the learning task of a scenario: data loaded and partitioned, engine ready."""
     scenario = scenario.chosen()
     learning = scenario.learning
     if learning.synthetic:
@@ -257,7 +254,7 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     """Return the plan, the channels, the learning task and the noise of a scenario, with the network that it takes.
 
     Two policies with one seed have the same channels, data and initial model. `spent` is the μ spent in the shared
-    ledger when this training was planned; None reads it. Raises ScenarioError, DataError or InfeasibleError.
+    ledger when this training was planned; None reads it.
     """
     networks: tuple[NetworkAccuracy, ...] = ()
     if scenario.learning.candidates is not None:
@@ -272,10 +269,7 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
 
 
 def aircomp_of(scenario: Scenario, plan: Plan) -> AirComp:
-    """Return the over-the-air computation of a plan: phases and the true channel are drawn with the seed.
-
-    Channels of several antennas are complex, and their CSI is perfect.
-    """
+    """Return the over-the-air computation of a plan; with one antenna, phases and true channel are drawn."""
     fleet, nmse = plan.problem.fleet, scenario.channel.csi_error
     if fleet.antennas > 1:
         return AirComp(plan=plan)
@@ -289,9 +283,8 @@ def aircomp_of(scenario: Scenario, plan: Plan) -> AirComp:
 def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:
     """Return the digests of all inputs of the signal, by the names that messages use.
 
-    They are the scenario (without policy, name and [run]), the channels, and with a task: the data and their partition,
-    the model's code, its initial parameters, the engine, the versions, and one device's update after one step, which
-    reveals any other change of the training. Like K and θ, the beamformer is the policy's choice and not included.
+    The scenario is without policy, name and [run]; the probe update, one device's after one step, reveals any change of
+    the training that the others do not. The policy's choices (K, θ, the beamformer) are not included.
     """
     shape = f"{fleet.drawn.dtype} {fleet.drawn.shape}\n".encode()
     digests = {"scenario": scenario.digest(), "channels": sha256(shape + fleet.drawn.tobytes())}

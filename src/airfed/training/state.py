@@ -1,12 +1,10 @@
 """The state of a training between two rounds: averages of its models, and the checkpoint with its file.
 
-Averages are weighted means of the models after each round. The receiver computes them at no cost in power or privacy.
-Each is a running sum, S ← βS + m, divided by the sum of its weights:
+Each average is a running sum of the models after each round, S ← βS + m, divided by the sum of its weights:
 
 - "none": the model itself.
 - "tail": the mean over the second half of the rounds, β = 1. In the first half it is the model itself.
-- "exponential": all models, with weights that decay by e in I/5 rounds. It averages the noise of about 2I/5 models,
-  nearly as many as the tail's I/2, with a mean age of I/5 rounds instead of I/4.
+- "exponential": all models, with weights that decay by e in I/5 rounds.
 
 The weights depend only on I and the index of the round, never on data.
 """

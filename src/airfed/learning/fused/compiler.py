@@ -39,20 +39,16 @@ PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *_INPUTS, *_COUNTS, *_REALS, *(ctyp
 EntryPoint = Callable[..., int]
 
 
-def cache_directory() -> Path:
-    """Return the directory of object files: $AIRFED_CACHE_DIR, or `airfed` in the user's cache directory."""
-    return Path(os.environ.get("AIRFED_CACHE_DIR") or platformdirs.user_cache_path("airfed"))
-
-
 def object_file() -> Path:
-    """Return the path of the object file for these sources, compilers and processor."""
+    """Return the path of the object file for these sources, compilers and processor, below $AIRFED_CACHE_DIR if set."""
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update(Path(__file__).with_name(name).read_bytes())
     for package in ("numba", "llvmlite"):
         digest.update(f"{package} {importlib.metadata.version(package)}\n".encode())
     digest.update(f"{host().cpu} {host().features}".encode())
-    return cache_directory() / f"fused-{digest.hexdigest()[:32]}.o"
+    folder = Path(os.environ.get("AIRFED_CACHE_DIR") or platformdirs.user_cache_path("airfed"))
+    return folder / f"fused-{digest.hexdigest()[:32]}.o"
 
 
 @cache

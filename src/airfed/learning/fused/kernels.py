@@ -21,6 +21,7 @@ from airfed.learning.fused.tile import Count, Real, kernel, shift
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
+Values = Floats | Integers
 Table = NDArray[np.int64]
 Sizes = tuple[Count, Count, Count]
 Lists = tuple[Floats, Integers, Integers, Count, Count]  # values, places, counts, capacity of a list, lists
@@ -157,13 +158,7 @@ def taint_of(a: Floats, n: Count) -> Real:
 
 @kernel
 def transpose_squares(
-    source: Floats | Integers,
-    row: Count,
-    step: Count,
-    target: Floats | Integers,
-    target_row: Count,
-    target_step: Count,
-    n: Count,
+    source: Values, row: Count, step: Count, target: Values, target_row: Count, target_step: Count, n: Count
 ) -> None:
     """Transpose the 8×8 squares that hold n columns of 8 rows; the last one is transposed whole.
 
@@ -203,7 +198,7 @@ def _planes_to_channels_last(layer: Table, planes: Floats, pixels: Floats) -> No
 
 
 @kernel
-def _planes_to_flat(layer: Table, planes: Floats | Integers, flat: Floats | Integers) -> None:
+def _planes_to_flat(layer: Table, planes: Values, flat: Values) -> None:
     """[channel][cell][sample] to [sample][channel][cell], of floats or of integers of the same size."""
     channels, cells, step = layer[Conv.OUTPUTS], layer[Conv.CELLS], layer[Conv.FLAT_CHANNEL]
     if step == cells:
@@ -633,8 +628,7 @@ def run(
 ) -> None:
     """Everything a thread calls: `steps` local steps of one device, or (steps = 0) an evaluation.
 
-    update = Σ_e ∇L(w_e) over the local steps, w ← w − τ ∇L(w), each on the `batch` images that
-    indices[e·indices_step :] names.
+    update = Σ_e ∇L(w_e), w ← w − τ ∇L(w), each on the `batch` images that indices[e·indices_step :] names.
     """
     if steps == 0:
         _evaluate(table, parameters, (images, labels, floats, integers), indices, batch, result)

@@ -338,10 +338,9 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
 
 @instruction
 def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Build:
-    """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list; its new length.
+    """compress(t, where, i, base, g, index, n): append what is not zero in t (NaN is not) to a list; its length.
 
-    They (NaN is not zero) go to g[n:], and where[i + lane] + base to index[n:]. Full vectors are written, so the lists
-    need room for one vector more.
+    They go to g[n:], and where[i + lane] + base to index[n:]; the lists need room for one vector more.
     """
 
     def emit(builder: Any, value: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Any:

@@ -1,9 +1,8 @@
 """Causal plans: each round uses the gains so far and Monte Carlo samples of the later ones.
 
 From the samples the planner computes, once, the expected power of the later rounds as a function of the multiplier (the
-dual variable of the total power). In round i it finds the multiplier at which this round and the expected later rounds
-spend the remaining budget, and solves the round at that multiplier. The remaining budget also limits the round, so that
-the total is never exceeded. With budgets of single devices, `planner` uses equal shares of the remaining budgets.
+dual variable of the total power). A round is solved at the multiplier at which it and the expected later rounds spend
+the remaining budget, which also limits the round, so that the total is never exceeded.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import numpy as np
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.time_varying.clairvoyant import DualSearch, solver_of, strongest
 from airfed.planning.time_varying.device_budgets import best_round_within
-from airfed.planning.time_varying.instance import Instance, Solution
+from airfed.planning.time_varying.instance import Instance, Solution, require_gain
 from airfed.planning.time_varying.one_round import RoundSolutions
-from airfed.problem import InfeasibleError
 
 Sampler = Callable[[Floats], Floats]
 
@@ -80,8 +78,7 @@ class Causal:
     def plan_round(self, seen: Floats, left: float) -> tuple[Bools, float, float]:
         """Return K_i, θ_i and the remaining budget after the round."""
         index = len(seen) - 1
-        if not seen[-1].any():
-            raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
+        require_gain(seen[-1], index)
         gain, last = np.ldexp(seen[-1], -self.field), index == self.rounds - 1
         total, free = left * (1.0 if last else _SHARE), np.full(seen.shape[1], np.inf)
         if last:

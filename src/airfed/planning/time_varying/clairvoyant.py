@@ -1,11 +1,5 @@
-"""The optimum when the gains of all rounds are known, with a lower bound: dual ascent.
+"""The optimum when the gains of all rounds are known, with a lower bound: dual ascent (docs/fading.md).
 
-For I rounds the plan minimises offset_I + Σ_{i<I} w_i·φ_i with w_i = (ϖ²/ζ)η^(I−1−i), subject to Σ_i power_i ≤ P_tot.
-At a given dual variable ν of the total power the rounds separate, and
-
-    D_I(ν) = offset_I + Σ_{i<I} w_i·F_i(ν/w_i) − ν·P_tot
-
-is a lower bound on the objective of any aligned plan of I rounds: a concave function of ν with slope Σ power_i − P_tot.
 The multiplier of round i, p_i = ν/w_i, falls by the factor η from each round to the next *for any I*. So one sequence
 of multipliers p_0, p_1, …, and one solution of each round, gives D_I and the spent power for all I together, with ν =
 (ϖ²/ζ)p_{I−1} (`DualSearch.evaluate`). Only the I that may still be optimal are refined.
@@ -29,7 +23,7 @@ from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
 from airfed.planning.time_varying.device_budgets import PrimalPlan, dual_values, many_budgets
 from airfed.planning.time_varying.instance import Instance, Solution
-from airfed.planning.time_varying.one_round import EqualPeaks, RoundSolutions, ScheduleSelector, Solver, UnequalPeaks
+from airfed.planning.time_varying.one_round import EqualPeaks, RoundSolutions, Solver, UnequalPeaks, water_filling
 
 _SolveAt = Callable[[Floats], RoundSolutions]
 
@@ -42,8 +36,6 @@ _SAFE = 1e-12  # relative rounding margin of a lower bound
 _LARGEST = 460.0  # |ln| of the multipliers
 _DUAL_RTOL = 1e-8  # relative tolerance of the dual value
 _MOST_EVALUATIONS = 200
-_NEAR = 3  # sizes on either side of a solution that are candidates, too
-_FEW = 24  # devices for which every size is a candidate
 
 
 def clairvoyant(instance: Instance, *, rounds: int | None = None, rtol: float = _RTOL) -> Solution:
@@ -93,7 +85,7 @@ def _one_budget(instance: Instance, rounds: int | None, rtol: float) -> tuple[Pr
             pass
         if search.best[number - 1] >= ceiling * (1 - rtol / 100):
             continue
-        found[int(number)] = _primal_plan(instance, solver, search, int(number))
+        found[int(number)] = _primal_plan(instance, search, int(number))
         ceiling = min(ceiling, float(offsets[number - 1] + found[int(number)].value))
     lower = float(np.min(search.best if rounds is None else search.best[rounds - 1 :]))
     if lower < ceiling * (1 - rtol):
@@ -216,36 +208,20 @@ class DualSearch:
                 return rounds
 
 
-def _primal_plan(instance: Instance, solver: Solver, search: DualSearch, rounds: int) -> PrimalPlan:
-    """Return the best plan of I rounds from the schedules on both sides of the optimal multiplier."""
-    low, high = search.bracket(rounds)
-    near = [search.evaluations[index].solutions for index in (low, high) if 0 <= index < len(search.evaluations)]
-    every = np.arange(rounds)
-    if isinstance(solver, EqualPeaks):
-        size = _sizes(instance.num_devices, np.array([each.size[:rounds] for each in near]))
-        load, limit = solver.load[every, size - 1], solver.limit[every, size - 1]
-    else:
-        near += [each.solutions for index, each in enumerate(search.evaluations) if index not in (low, high)]
-        size, load, limit = (
-            np.array([getattr(each, name)[:rounds] for each in near]) for name in ("size", "load", "limit")
-        )
-    selector = ScheduleSelector(instance, size, load, limit)
-    floor = float(search.best[rounds - 1] - instance.offsets()[rounds - 1])
-    tries = [selector.improve(np.full(rounds, start), floor=floor) for start in range(min(len(near), 2))]
-    value, choice = min(tries, key=lambda found: found[0])
-    mask = None
-    if not isinstance(solver, EqualPeaks):
-        mask = np.array([near[option].mask[index] for index, option in enumerate(choice.tolist())])
-    return PrimalPlan(value=value, square=selector.value(choice)[1], size=size[choice, every], mask=mask)
-
-
-def _sizes(num_devices: int, size: Integers) -> Integers:
-    """Return the given sizes and further candidates: all sizes for few devices, else the nearest."""
-    if num_devices <= _FEW:
-        around = np.repeat(np.arange(1, num_devices + 1)[:, None], size.shape[1], axis=1)
-    else:
-        around = np.concatenate([size + step for step in range(-_NEAR, _NEAR + 1) if step])
-    return np.concatenate((size, np.clip(around, 1, num_devices)))
+def _primal_plan(instance: Instance, search: DualSearch, rounds: int) -> PrimalPlan:
+    """Return the better plan of I rounds of the schedules on both sides of the optimal multiplier."""
+    weights = instance.weight * np.exp(-instance.log_ratios(rounds))
+    plans = []
+    for index in search.bracket(rounds):
+        if 0 <= index < len(search.evaluations):
+            near = search.evaluations[index].solutions
+            size, load, limit = near.size[:rounds], near.load[:rounds], near.limit[:rounds]
+            pull = np.sqrt(weights * instance.noise_weight / load) / size
+            square = water_filling(pull, load, limit, instance.total_power)
+            mask = None if near.mask is None else near.mask[:rounds]
+            value = float(np.sum(weights * instance.errors(size, square)))
+            plans.append(PrimalPlan(value=value, square=square, size=size, mask=mask))
+    return min(plans, key=lambda plan: plan.value)
 
 
 def _close(
@@ -277,7 +253,7 @@ def _close(
         while own.best[rounds - 1] < ceiling and own.refine(rounds):
             pass
         dual = max(dual, float(own.best[rounds - 1]))
-        tried = _primal_plan(instance, solver, own, rounds)
+        tried = _primal_plan(instance, own, rounds)
         if rounds not in found or tried.value < found[rounds].value:
             found[rounds] = tried
             ceiling = min(ceiling, float(offsets[rounds - 1] + tried.value))

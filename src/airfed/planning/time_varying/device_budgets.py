@@ -1,34 +1,26 @@
 """Equal shares of every budget (`myopic`), and dual ascent for many budgets (`many_budgets`).
 
-The budgets are the total power, the battery of each device, and the privacy of each device over the training. With the
-dual variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As in `clairvoyant`, the
-multipliers fall by the factor η from round to round for any I, so that one sequence gives a dual value for every I:
-
-    D_I = offset_I + Σ_{i<I} w_i·F_i − (ν·P_tot + Σ_k β_k·battery_k + Σ_k λ_k·exposure_k).
-
-Dual ascent multiplies each dual variable by a power of (spent/budget). Any multipliers give a valid bound; the best is
-kept. `_PrimalRecovery` makes a feasible plan from the multipliers. At given θ_i the rounds of each device are a
-knapsack problem, filled greedily by value over cost. Then θ is optimised for these schedules, and each round is solved
-once more within the remaining budgets.
+The budgets are the total power, and the battery and the privacy over the training of each device. With the dual
+variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. Dual ascent multiplies each dual
+variable by a power of (spent/budget); any multipliers give a valid bound for every I, as in `clairvoyant`.
+`_PrimalRecovery` makes a feasible plan from the multipliers. At given θ_i the rounds of each device are a knapsack
+problem, filled greedily by value over cost. Then θ is optimised for these schedules, and each round is solved once more
+within the remaining budgets.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from airfed import bounds
 from airfed.planning.exact import best_schedule
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
-from airfed.planning.time_varying.instance import Instance, Solution, thinned
+from airfed.planning.time_varying.instance import Instance, Solution
 from airfed.planning.time_varying.one_round import solve_rounds
 
-_COARSE = 16  # numbers of rounds on the first grid
 _MARGIN = 4e-12  # above the margin of `Solution.within`, which must not lower an early θ afterwards
 _ULP = 2.0**-52
 _SAFE = 1e-12  # relative rounding margin of a lower bound
@@ -42,8 +34,6 @@ _RTOL = 1e-6  # relative tolerance of the value of a round, on the safe side
 _SMALLEST_MULTIPLIER = 1e-12  # smallest ratio of a dual cost to the largest
 _SCALES = (1.0, 0.97, 0.85)  # initial factors on θ²
 _REPEATS = 2
-_FACTORS = (0.9, 1.1, 0.75, 1.3)  # factors on one θ²
-_SEARCHES, _EACH = 400, 16  # trial changes: in all, and per round
 _FILLS = 60
 _SLACK = 1e-12
 
@@ -102,34 +92,13 @@ def _shares(instance: Instance, indices: Integers, rounds: int, *, rolling: bool
 
 
 def best_rounds(instance: Instance, *, rolling: bool) -> tuple[int, float]:
-    """Return the best number of rounds with equal shares, by a search from coarse to fine, and its objective."""
-    empty = np.flatnonzero(~instance.gain[: instance.most_rounds].any(axis=1))
-    most = int(empty[0]) if empty.size else instance.most_rounds
-    instance.require_reachable(max(most, 1))
-    offsets = instance.offsets()
+    """Return the best number of rounds with equal shares, and its objective."""
 
-    def value(rounds: int) -> float:
-        indices, weights = thinned(instance.learning, rounds)
+    def errors(rounds: int, indices: Integers) -> Floats:
         mask, squares = _shares(instance, indices, rounds, rolling=rolling)
-        error = instance.errors(np.count_nonzero(mask, axis=1), squares)
-        return float(offsets[rounds - 1]) + bounds.weighted_sum(weights, error)
+        return instance.errors(np.count_nonzero(mask, axis=1), squares)
 
-    return coarse_to_fine(value, most)
-
-
-def coarse_to_fine(value: Callable[[int], float], most: int) -> tuple[int, float]:
-    """Return the number in 1..most of the smallest value, and the value; between the points of a grid it is convex."""
-    values: dict[int, float] = {}
-    trials = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
-    while True:
-        values |= {number: value(number) for number in trials.tolist() if number not in values}
-        best = min(values, key=lambda number: (values[number], number))
-        known = sorted(values)
-        index = known.index(best)
-        below, above = known[max(index - 1, 0)], known[min(index + 1, len(known) - 1)]
-        trials = np.unique([(below + best) // 2, (best + above) // 2])
-        if all(number in values for number in trials.tolist()):
-            return best, values[best]
+    return instance.best_rounds(errors)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -300,7 +269,7 @@ class _PrimalRecovery:
                 candidate, theta = self.sweep(candidate, self.water_filling(candidate))
                 plans.append((self.value(candidate, theta), theta, candidate))
                 now = (theta + square * scale) / 2
-        value, theta, candidate = self.search(*min(plans, key=lambda plan: plan[0]))
+        value, theta, candidate = min(plans, key=lambda plan: plan[0])
         return PrimalPlan(value=value, square=theta, size=np.count_nonzero(candidate, axis=1), mask=candidate)
 
     def value(self, mask: Bools, square: Floats) -> float:
@@ -332,22 +301,6 @@ class _PrimalRecovery:
         empty = np.flatnonzero(~chosen.any(axis=1))
         chosen[empty, np.argmin(np.where(self.limit > 0, self.load, np.inf)[empty], axis=1)] = True
         return chosen
-
-    def search(self, value: float, square: Floats, mask: Bools) -> tuple[float, Floats, Bools]:
-        """Change one θ at a time, pack again, and keep improvements."""
-        trials = itertools.cycle(itertools.product(_FACTORS, reversed(range(self.rounds))))
-        for factor, index in itertools.islice(trials, min(_SEARCHES, _EACH * self.rounds)):
-            now = square.copy()
-            now[index] = min(now[index] * factor, float(self.limit[index].max()))
-            candidate = self.pack(now, mask)
-            spent = self.budgets.used(_table(candidate, now), self.load) / self.amounts
-            now = now / max(1.0, float(spent.max()))
-            here = self.value(candidate, now)
-            if here < value:
-                value, square, mask = here, now, candidate
-        candidate, now = self.sweep(mask, self.water_filling(mask))
-        here = self.value(candidate, now)
-        return (here, now, candidate) if here < value else (value, square, mask)
 
     def water_filling(self, mask: Bools) -> Floats:
         """Return θ² of given schedules by dual ascent, within every budget."""

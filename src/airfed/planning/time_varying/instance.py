@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ _LARGEST_DECAY = 50.0  # largest −ln η; beyond it a weight is below the round
 _LARGEST_RATIO = 300.0  # largest −ln of the weight of a round, relative to the last
 _SLACK = 1e-12  # share of a budget left unspent, for rounding
 _ENOUGH = 256  # rounds evaluated to compare numbers of rounds
+_COARSE = 16  # numbers of rounds on the first grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,9 +85,32 @@ class Instance:
             raise ValueError(
                 f"rounds must be at most {self.most_rounds}, the rounds with gains and local steps; got {rounds}."
             )
-        empty = np.flatnonzero(~self.gain[:rounds].any(axis=1))
-        if empty.size:
-            raise InfeasibleError(f"No plan fits: every gain of round {empty[0] + 1} is 0 (peak_power).")
+        for index in np.flatnonzero(~self.gain[:rounds].any(axis=1))[:1]:
+            require_gain(self.gain[index], index)
+
+    def best_rounds(self, value: Callable[[int, Devices], Floats]) -> tuple[int, float]:
+        """Return the I of the smallest bound, and the bound; `value` gives the errors of some of I rounds.
+
+        The search goes from coarse to fine; between the points of a grid the bound is convex.
+        """
+        empty = np.flatnonzero(~self.gain[: self.most_rounds].any(axis=1))
+        most = int(empty[0]) if empty.size else self.most_rounds
+        self.require_reachable(max(most, 1))
+        offsets, values = self.offsets(), dict[int, float]()
+        trials = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
+        while True:
+            for number in trials.tolist():
+                if number not in values:
+                    indices, weights = thinned(self.learning, number)
+                    error = bounds.weighted_sum(weights, value(number, indices))
+                    values[number] = float(offsets[number - 1]) + error
+            best = min(values, key=lambda number: (values[number], number))
+            known = sorted(values)
+            index = known.index(best)
+            below, above = known[max(index - 1, 0)], known[min(index + 1, len(known) - 1)]
+            trials = np.unique([(below + best) // 2, (best + above) // 2])
+            if all(number in values for number in trials.tolist()):
+                return best, values[best]
 
     def units(self) -> tuple[int, float]:
         """Return the exponent of two of the strongest gain, and the unit of θ in which P_tot is about 1."""
@@ -109,6 +134,12 @@ class Instance:
             device_power=None if self.device_power is None else np.ldexp(self.device_power, twice),
             device_exposure=None if self.device_exposure is None else self.device_exposure / unit / unit,
         ), unit
+
+
+def require_gain(gain: Floats, index: int) -> None:
+    """Raise InfeasibleError if every gain of round i is 0."""
+    if not gain.any():
+        raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
 
 
 class Solution(NamedTuple):

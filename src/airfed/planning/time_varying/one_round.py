@@ -18,13 +18,8 @@ import numpy as np
 
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
-from airfed.planning.time_varying.instance import Instance
 
 _BLOCK = 1 << 16  # pairs of round and device per block, sized for the cache
-_MOST_EXCHANGES = 50
-_NEAR = 1e-7  # relative distance to the lower bound that ends the search
-_MOST_MOVES = 500  # exchanges evaluated at once
-_MOVES_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -240,75 +235,19 @@ class _IntervalSearch:
         return below, split
 
 
-def water_filling(pull: Floats, load: Floats, limit: Floats, budget: float) -> tuple[Floats, Floats]:
-    """Return the best x_i = θ_i² of given schedules by water-filling, (…, I), and κ = √ν, (…,).
+def water_filling(pull: Floats, load: Floats, limit: Floats, budget: float) -> Floats:
+    """Return the best x_i = θ_i² of given schedules by water-filling, (I,).
 
     min Σ_i w_i·C/(m_i²x_i) subject to Σ_i x_i·S_i ≤ P, x_i ≤ limit_i is convex: x_i = min{limit_i, r_i/κ}, with one κ
     at which the whole budget is spent; κ = 0 if the budget does not bind.
-    `pull` is r_i = √(w_iC/S_i)/m_i, (…, I), and `load` is S_i.
+    `pull` is r_i = √(w_iC/S_i)/m_i and `load` is S_i.
     """
-    full = load * limit
     edge = pull / limit  # below this κ round i is at its limit
-    order = np.argsort(-edge, axis=-1)
-    edge, full, free = (np.take_along_axis(x, order, axis=-1) for x in (edge, full, load * pull))
-    capped = np.cumsum(full, axis=-1) - full  # power of the earlier rounds at their limits
-    rest = np.cumsum(free[..., ::-1], axis=-1)[..., ::-1]
+    order = np.argsort(-edge)
+    edge, full, free = edge[order], (load * limit)[order], (load * pull)[order]
+    capped = np.cumsum(full) - full  # power of the earlier rounds at their limits
+    rest = np.cumsum(free[::-1])[::-1]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         kappa = np.where(budget > capped, rest / (budget - capped), np.inf)
-        # the first index from which on κ is at least every edge
-        good = kappa >= edge
-    first = np.argmax(good, axis=-1)[..., None]
-    found = np.where(good.any(axis=-1), np.take_along_axis(kappa, first, axis=-1)[..., 0], 0.0)
-    with np.errstate(divide="ignore"):
-        return np.minimum(limit, pull / found[..., None]), found
-
-
-class ScheduleSelector:
-    """Select one of E candidate schedules, (E, I), for each of I rounds, to minimise the total error."""
-
-    def __init__(self, instance: Instance, size: Integers, load: Floats, limit: Floats) -> None:
-        weights = instance.weight * np.exp(-instance.log_ratios(size.shape[1]))
-        never = ~np.isfinite(load) | (limit <= 0)  # schedules with an unreachable device
-        self.load, self.limit = np.where(never, 1.0, load), np.where(never, 1.0, limit)
-        self.budget, self.round = instance.total_power, np.arange(weights.size)
-        left_out = weights * 4.0 * np.square(1.0 - size / instance.num_devices)
-        self.missing = np.where(never, np.inf, left_out)
-        self.noise = weights * instance.noise_weight / np.square(size, dtype=np.float64)
-        self.pull = np.sqrt(self.noise / self.load)
-
-    def value(self, choice: Integers) -> tuple[Floats, Floats, Floats]:
-        """Return Σ w_iφ_i, x and κ of one choice per round, (…, I)."""
-        pick = (choice, self.round)
-        square, kappa = water_filling(self.pull[pick], self.load[pick], self.limit[pick], self.budget)
-        with np.errstate(divide="ignore", over="ignore"):
-            return np.sum(self.missing[pick] + self.noise[pick] / square, axis=-1), square, kappa
-
-    def improve(self, choice: Integers, *, floor: float) -> tuple[float, Integers]:
-        """Exchange schedules of single rounds, or of all, while the value decreases; `floor` is a lower bound."""
-        best = float(self.value(choice)[0])
-        for _ in range(_MOST_EXCHANGES):
-            if best <= floor * (1 + _NEAR):
-                break
-            moves = self._moves(choice)
-            values = self.value(moves)[0]
-            index = int(np.argmin(values))
-            if not values[index] < best * (1 - 1e-12):
-                break
-            best, choice = float(values[index]), moves[index]
-        return best, choice
-
-    def _moves(self, choice: Integers) -> Integers:
-        """Return the most promising exchanges at the current multiplier."""
-        _, _, kappa = self.value(choice)
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            square = np.minimum(self.limit, self.pull / kappa)
-            worth = self.missing + self.noise / square + kappa**2 * square * self.load
-            gain = worth - worth[choice, self.round]
-        gain[choice, self.round] = np.inf
-        most = min(gain.size, max(1, _MOVES_AT_ONCE // self.round.size), _MOST_MOVES)
-        flat = np.argpartition(gain, most - 1, axis=None)[:most] if most < gain.size else np.arange(gain.size)
-        option, index = np.unravel_index(flat, gain.shape)
-        moves = np.repeat(choice[None], flat.size + 1, axis=0)
-        moves[np.arange(flat.size), index] = option
-        moves[-1] = np.argmin(worth, axis=0)
-        return moves
+        good = np.flatnonzero(kappa >= edge)  # from the first of them on κ is at least every edge
+        return np.minimum(limit, pull / (kappa[good[0]] if good.size else 0.0))

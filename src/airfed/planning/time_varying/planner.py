@@ -190,11 +190,7 @@ def _by_method(problem: Problem, schedule: ScheduleRule, method: Method, rounds:
             devices, amplitude, noise[index], shortfall[index], uses = one(index, number)
             table[index, devices] = amplitude
             symbols += uses
-        if symbols > problem.symbols:
-            raise InfeasibleError(
-                f"No plan fits: rounds={number} take {symbols / (problem.link.bandwidth or 1.0):.4g} s of air "
-                f"time ({method.name}), and the budget is {problem.budget.air_time:.4g} s (air_time)."
-            )
+        problem.require_time(symbols, f"with {method.name} rounds={number} take")
         bound = bounds.convex_gap(learning, rounds=number, shortfall=shortfall, noise_share=noise)
         return Solution(Amplitudes.of_table(table), bound.total)
 

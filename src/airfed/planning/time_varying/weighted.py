@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from airfed import bounds
 from airfed.planning import beamforming
+from airfed.planning.limits import Devices as Integers
 from airfed.planning.limits import Floats
 from airfed.planning.time_varying import planner
 from airfed.planning.time_varying.causal import Causal, Sampler, mean_of
 from airfed.planning.time_varying.clairvoyant import DualSearch
-from airfed.planning.time_varying.device_budgets import Budgets, coarse_to_fine
-from airfed.planning.time_varying.instance import Instance, Solution, thinned
+from airfed.planning.time_varying.device_budgets import Budgets
+from airfed.planning.time_varying.instance import Instance, Solution, require_gain
 from airfed.planning.time_varying.one_round import RoundSolutions
 from airfed.planning.time_varying.planner import Samples
 from airfed.planning.time_varying.weighted_clairvoyant import WeightedSolver, clairvoyant, errors, within
 from airfed.planning.weighted import or_infeasible
-from airfed.problem import InfeasibleError, Problem
+from airfed.problem import Problem
 
 _Factors = Callable[[Floats], Floats]  # from gains to f, (R, N)
 
@@ -64,14 +64,10 @@ def weighted(problem: Problem, *, rounds: int | None, samples: Samples | None) -
     samples = planner.strided(planner.in_time(problem, samples), problem)
     exposure = beamforming.exposure_cap(problem) if problem.all_antennas_seen and problem.fleet.antennas > 1 else 1.0
     samples = planner.effective_samples(problem, samples, exposure)
-    if instance.one_budget:
-        return _causal(instance, factor, _few(samples), factor_of_samples, rounds)
+    if instance.one_budget:  # with a few samples: a round takes longer to solve than an aligned one
+        few = (lambda seen: samples(seen)[:_SAMPLES]) if callable(samples) else samples[:_SAMPLES]
+        return _causal(instance, factor, few, factor_of_samples, rounds)
     return _equal_shares(instance, factor, planner.first_sample(samples, problem), factor_of_samples, rounds)
-
-
-def _few(samples: Samples) -> Samples:
-    """Return at most a few of the samples: a round takes longer to solve than an aligned one."""
-    return (lambda seen: samples(seen)[:_SAMPLES]) if callable(samples) else samples[:_SAMPLES]
 
 
 def _log_multipliers(spend: Callable[[Floats], Floats], budget: Floats, start: Floats, rtol: float) -> Floats:
@@ -147,8 +143,7 @@ class _Causal(Causal):
     def plan_row(self, seen: Floats, factor: Floats, left: float) -> tuple[Floats, float]:
         """Return the amplitudes of the round and the remaining budget after it."""
         index = len(seen) - 1
-        if not seen[-1].any():
-            raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
+        require_gain(seen[-1], index)
         own = WeightedSolver(replace(self.instance, gain=np.ldexp(seen[-1:], -self.field)), factor[None])
         last = index == self.rounds - 1
         expected = (lambda _: 0.0) if last else self._expected(index, seen)
@@ -206,13 +201,8 @@ def _rounds_within(solver: WeightedSolver, total: float, start: Floats) -> tuple
 
 def _best_rounds(instance: Instance, factor: Floats) -> int:
     """Return the best number of rounds with 1/I of every budget."""
-    empty = np.flatnonzero(~instance.gain[: instance.most_rounds].any(axis=1))
-    most = int(empty[0]) if empty.size else instance.most_rounds
-    instance.require_reachable(max(most, 1))
-    offsets = instance.offsets()
 
-    def value(rounds: int) -> float:
-        indices, weights = thinned(instance.learning, rounds)
+    def found(rounds: int, indices: Integers) -> Floats:
         battery, exposure = (
             None if each is None else each / rounds for each in (instance.device_power, instance.device_exposure)
         )
@@ -220,6 +210,6 @@ def _best_rounds(instance: Instance, factor: Floats) -> int:
         share, _ = own.scaled()
         solver = WeightedSolver(share, factor[indices])
         table, _ = _rounds_within(solver, share.total_power / rounds, np.zeros(indices.size))
-        return float(offsets[rounds - 1]) + bounds.weighted_sum(weights, errors(share, table))
+        return errors(share, table)
 
-    return coarse_to_fine(value, most)[0]
+    return instance.best_rounds(found)[0]

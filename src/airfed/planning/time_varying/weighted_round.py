@@ -4,11 +4,8 @@ In units of the round's weight the problem of a round is
 
     F = min over 0 ≤ a_k ≤ u_k of 4m² + C/D² + Σ_k q_k a_k²,   D = Σ_k a_k,   m = Σ_k (1/N − a_k/D)₊,
 
-with C = dσ²/2 and costs q_k > 0 from the dual variables. With t = 1/D² and the weights w = a/D it is convex in (w, t):
-q_k a_k² = q_k w_k²/t, and the limit u_k√t of w_k is concave. The power of a round, w_k²/(|h_k|²t), is convex, too, so
-that plans of several rounds have no duality gap.
-
-The KKT conditions have two thresholds of the cost, r ≤ s. With v_k = Nw_k and c_k = Nu_k/D
+with C = dσ²/2 and costs q_k > 0 from the dual variables; it is convex (docs/fading.md). The KKT conditions have two
+thresholds of the cost, r ≤ s. With v_k = Na_k/D and c_k = Nu_k/D
 
     v_k = min{c_k, median(r/q_k, 1, s/q_k)},   Σ_k (v_k − 1)₊ = Σ_k (1 − v_k)₊,   s − r = (4/D²)·Σ_k (1 − v_k)₊:
 
