@@ -101,12 +101,12 @@ plt.show()
 # airfed has the same path loss as a channel model (`model = "path_loss"`), so the formulas check each other:
 
 # %%
-from airfed.channel import path_loss
+from airfed.channel.path_loss import PATH_LOSS_MODELS
 
 place = {"base_height": base_height, "device_height": device_height}
 place["frequency"] = carrier * 1e9
-assert np.allclose(loss_with_sight(d), path_loss.umi_los(d, **place))
-assert np.allclose(loss_without_sight(d), path_loss.umi_nlos(d, **place))
+assert np.allclose(loss_with_sight(d), PATH_LOSS_MODELS["umi_los"].loss(d, **place))
+assert np.allclose(loss_without_sight(d), PATH_LOSS_MODELS["umi_nlos"].loss(d, **place))
 
 # %% [markdown]
 # ## Shadowing that moves with the devices
