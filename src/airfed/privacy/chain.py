@@ -119,7 +119,7 @@ class Chain(ABC):
     def _line(self, entry: dict[str, Any]) -> tuple[bytes, str]:
         """Return the bytes of a line, and its hash."""
         content = {name: value for name, value in entry.items() if name != "hash"}
-        head = hashlib.sha256(f"{self.head}\n{json.dumps(content, sort_keys=True)}".encode()).hexdigest()
+        head = _link(self.head, json.dumps(content, sort_keys=True))
         return json.dumps({**content, "hash": head}, sort_keys=True).encode() + b"\n", head
 
     def _advance(self, head: str, line: bytes) -> None:
@@ -178,3 +178,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}
+
+
+def _link(previous: str, body: str) -> str:
+    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
