@@ -6,8 +6,10 @@ import tomllib
 import numpy as np
 import pytest
 
+import airfed
 from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine, RidgeTask
+from airfed.scenario import presets
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
 from airfed.training.setup import build_task
@@ -176,3 +178,19 @@ def test_runs_are_stopped_and_resumed_to_the_same_bits(make_scenario, tmp_path):
     for name in ("model.safetensors", "metrics.csv", "ledger.jsonl"):
         assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert float((tmp_path / "whole" / "metrics.csv").read_text().splitlines()[1].split(",")[2]) > 0  # loss: L - L*
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_static_power_trains_the_preset_and_adaptive_power_diverges(seed, tmp_path):
+    """The numbers of docs/presets.md and docs/baselines.md: the bound ranks the plans the other way."""
+    base = scenario.load(presets.FOLDER / "liu-simeone.toml").override({"seed": seed})
+    plans, losses = {}, {}
+    for policy in ("optimal", "full", "liu_simeone"):
+        chosen = base.vary({"policy.name": policy})
+        plans[policy] = chosen.plan()
+        losses[policy] = airfed.run(chosen, tmp_path / policy).rounds[-1]["loss"]
+    assert losses["optimal"] == losses["full"]
+    assert 0.5 < losses["full"] < 1
+    assert losses["liu_simeone"] > 1e12
+    assert plans["full"].bound.total == pytest.approx(0.79, abs=5e-3)
+    assert plans["liu_simeone"].bound.total == pytest.approx(0.05, abs=5e-3)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from airfed import Run, load, run
+from airfed._files import DataError
 from airfed.cli.app import main
 from airfed.experiments.pilots import design
 from airfed.experiments.points import dataset_digest
@@ -16,7 +17,7 @@ from airfed.learning import data
 from airfed.planning import Surrogate
 from airfed.planning.surrogate import CHOSEN_ON_DATA
 from airfed.problem import InfeasibleError
-from airfed.scenario import ScenarioError
+from airfed.scenario import ScenarioError, learning_section
 from airfed.scenario.learning_section import shipped, traits
 
 SCENARIO = (
@@ -279,6 +280,28 @@ def test_a_file_with_images_of_a_named_data_set_is_recognised(tmp_path):
     about = {"dataset": "mnist-5k", "data_digest": digits.sha256, "images_per_device": 5}
     (tmp_path / "measured.json").write_text(surrogate(loaded, **about).to_json())
     assert loaded.surrogate.same_data
+
+
+def test_images_that_cannot_be_compared_are_not_taken_for_others(tmp_path, monkeypatch):
+    """The devices have files, and the published images of the pilot runs are not on this machine."""
+    rng, real = np.random.default_rng(0), data.load
+    arrays = {"train_images": rng.random((40, 4, 4)), "train_labels": np.arange(40) % 4}
+    np.savez(tmp_path / "own.npz", **arrays, test_images=rng.random((8, 4, 4)), test_labels=np.arange(8) % 4)
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    learning = {"learning.model": "logistic", "learning.dataset": "own.npz", "learning.dimension": None}
+    loaded = load(tmp_path / "scenario.toml").override(learning)
+    about = {"dataset": "fashion-mnist", "data_digest": "", "images_per_device": 5}
+    (tmp_path / "measured.json").write_text(surrogate(loaded, **about).to_json())
+
+    def missing(source):
+        if source == "fashion-mnist":
+            raise DataError("Fashion-MNIST is not on this machine. Run airfed data fetch fashion-mnist.")
+        return real(source)
+
+    learning_section._image_digests.cache_clear()
+    monkeypatch.setattr(data, "load", missing)
+    with pytest.raises(ScenarioError, match=r"must be compared .* fashion-mnist, which are missing: .*data fetch"):
+        _ = loaded.surrogate
 
 
 def test_the_page_shows_the_expected_accuracy(scenario):

@@ -493,10 +493,17 @@ def _same_data(scenario: Scenario, surrogate: Surrogate) -> bool:
         own = data_source(scenario)
         if about.get("data_digest") == _loaded(own)[1]:
             return True
-        of_pilots = about.get("image_digests") or (_image_digests(name) if name in DATASET_SHAPES else ())
-        return isinstance(of_pilots, list | frozenset) and not _image_digests(own).isdisjoint(map(str, of_pilots))
+        images = _image_digests(own)
     except DataError:  # a published data set that was not fetched: a plan needs no data, and a run plans again
         return False
+    try:
+        of_pilots = about.get("image_digests") or (_image_digests(name) if name in DATASET_SHAPES else ())
+    except DataError as error:
+        raise ScenarioError(
+            f"The devices' images must be compared with those of the surrogate's pilot runs on {name}, which are "
+            f"missing: {error}"
+        ) from None
+    return isinstance(of_pilots, list | frozenset) and not images.isdisjoint(map(str, of_pilots))
 
 
 def _images(scenario: Scenario) -> int:
