@@ -38,7 +38,7 @@ _EXPENSES: Final = ("power_total", "power_transmitted", "channel_uses", "rounds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class BenchmarkStudy:
     """A scenario in which methods are compared."""
 
     file: str
@@ -66,7 +66,7 @@ class Study:
 
 _TRAINED: Final = ("weighted", "liu_simeone", "paper", "secure_aggregation", "fedavg")
 STUDIES: Final = {
-    "private": Study(
+    "private": BenchmarkStudy(
         file="private.toml",
         title="Strong privacy",
         about="1,000 devices with 4 images of `mnist-5k` each and the paper's CNN. The surrogate of Fashion-MNIST "
@@ -74,7 +74,7 @@ STUDIES: Final = {
         policies=_TRAINED,
         equal=("optimal", "threshold_power", "truncated_inversion", "full"),
     ),
-    "paper": Study(
+    "paper": BenchmarkStudy(
         file="paper.toml",
         title="The paper's scenario",
         about="100 devices with 40 images of `mnist-5k` each and the paper's CNN. The paper's ε per round is "
@@ -84,14 +84,14 @@ STUDIES: Final = {
         equal=("threshold_power",),
         changes={"policy.objective": "accuracy"},
     ),
-    "fading": Study(
+    "fading": BenchmarkStudy(
         file="fading.toml",
         title="Time-varying channels",
         about="The paper's fleet with Rayleigh gains drawn anew in each round, shadowing of 4 dB that all devices "
         "share for five rounds, and 300 W. Plans are causal and by the bound; the total ε is that of `full`.",
         policies=(*_TRAINED, "optimal", "myopic", "full", "threshold_power"),
     ),
-    "dirichlet": Study(
+    "dirichlet": BenchmarkStudy(
         file="paper.toml",
         title="Heterogeneous devices",
         about="The paper's scenario with a Dirichlet partition (0.3). No surrogate fits, so plans are by the bound; "

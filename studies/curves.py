@@ -56,7 +56,7 @@ def limits_figure(rows: Rows, note: str) -> Figure:
             ends = {"vmin": -0.5, "vmax": len(kinds) - 0.5}
             upper.pcolormesh(across, up, kind, cmap=colours, alpha=0.55, rasterized=True, **ends)
             shades = lower.pcolormesh(across, up, share, cmap="viridis", vmin=0, vmax=100, rasterized=True)
-            upper.set_title(f"N = {devices}", loc="left")
+            upper.set_title(f"{devices} devices", loc="left")
             lower.set_xlabel("ε per round")
             for axes in (upper, lower):
                 axes.set_xscale("log")
@@ -126,4 +126,4 @@ def range_figure(rows: Rows, note: str) -> Figure:
         name_metric(axes, "accuracy", "final ")
 
     norms = sorted(table["clip_norm"].unique())
-    return sheet({f"ϖ = {norm:g}": partial(draw, norm=norm) for norm in norms}, height=3.0, note=note)
+    return sheet({f"clipping norm ϖ = {norm:g}": partial(draw, norm=norm) for norm in norms}, height=3.0, note=note)

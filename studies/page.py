@@ -22,7 +22,7 @@ from airfed.experiments.figures import Studies, definition_file, settings
 from airfed.experiments.results import Estimate, estimate
 from studies import bounds
 from studies.catalogue import CHECKS
-from studies.markdown import markdown_table, recorded
+from studies.markdown import markdown_table, recorded, wrapped
 from studies.regret import page as page_of_regret
 from studies.regret import rows as rows_of_regret
 from studies.regret.regret import MarginVerdict
@@ -115,18 +115,18 @@ def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool
         write_atomic(page.with_suffix(".csv"), results.to_csv(index=False).encode())
         written.append(page.with_suffix(".csv"))
     text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures), name=page.stem)
-    write_atomic(page, text.encode())
+    write_atomic(page, wrapped(text).encode())
     return list(dict.fromkeys(written))
 
 
 def again(page: Path) -> str:
     """Return a written page again, with the figures that it names, from the records beside it."""
-    found = re.search(r"`python -m studies (.*?) (--quick )?--docs", page.read_text(encoding="utf-8"))
+    found = re.search(r"`python -m studies (.*?)\s(--quick\s)?--docs", page.read_text(encoding="utf-8"), re.DOTALL)
     if found is None:
         raise ValueError(f"{page} must name the command that wrote it.")
     names, table = found[1].split(), page.with_suffix(".csv")
     results = read_csv(table) if table.is_file() else DataFrame()
-    return markdown(results, figures=names, quick=bool(found[2]), tables=kept(page, names), name=page.stem)
+    return wrapped(markdown(results, figures=names, quick=bool(found[2]), tables=kept(page, names), name=page.stem))
 
 
 def rewrite() -> None:

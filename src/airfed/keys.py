@@ -35,7 +35,7 @@ _QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*"
 def density(value: Any) -> Any:
     """Return a noise density in W/Hz; refuse a bare number that is not positive, which is meant in dBm/Hz."""
     if isinstance(value, int | float) and value <= 0:
-        raise ValueError('expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"')
+        raise ValueError('must be a number > 0 in W/Hz or a text such as "-174 dBm/Hz"')
     return in_si(WATTS_PER_HERTZ)(value)
 
 
@@ -43,14 +43,14 @@ def amplitude(value: Any) -> Any:
     """Return a number unchanged; refuse a text, and name the amplitude if the text is a power."""
     if not isinstance(value, str):
         return value
-    text = "expected a bare number, an amplitude in √W per real dimension"
+    text = "must be a bare number, an amplitude in √W per real dimension"
     try:
         power = in_si(WATTS)(value)
     except ValueError:
         raise ValueError(text) from None
     # CN(0, s²) has power s² W, half of it in each of its two real dimensions
     if 0 < power < math.inf:
-        text += f"; complex noise of that power P has √(P/2) = {math.sqrt(power / 2):.4g}"
+        text += f" (complex noise of that power P has √(P/2) = {math.sqrt(power / 2):.4g})"
     raise ValueError(text)
 
 
@@ -67,19 +67,17 @@ def in_si(units: Mapping[str, float]) -> Callable[[Any], Any]:
         match = _QUANTITY.fullmatch(value)
         known = ", ".join(units)
         if match is None:
-            raise ValueError(f"expected a number and one of the units {known}")
+            raise ValueError(f"must be a number with one of the units {known}")
         number, unit = match.groups()
         if not unit:
-            raise ValueError(
-                f"missing unit: write a bare number for {next(iter(units))}, or a text with one of {known}"
-            )
+            raise ValueError(f"must be a bare number for {next(iter(units))} or have one of the units {known}")
         if unit not in units:
-            raise ValueError(f"unknown unit {unit!r}: expected one of {known}")
+            raise ValueError(f"must have one of the units {known}")
         try:
             level = unit.startswith("dB") and unit != "dB"
             return (10 ** (float(number) / 10) if level else float(number)) * units[unit]
         except OverflowError:
-            raise ValueError(f"{value!r} is out of range") from None
+            raise ValueError("must be a number that float64 can hold") from None
 
     return convert
 
@@ -87,7 +85,7 @@ def in_si(units: Mapping[str, float]) -> Callable[[Any], Any]:
 def _printable(text: str) -> str:
     """Return the text if it has no control characters, which could steer a terminal."""
     if any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in text):
-        raise ValueError("expected a text without control characters")
+        raise ValueError("must be a text without control characters")
     return text
 
 
@@ -243,7 +241,7 @@ def sentence(error: ValidationError, root: type[BaseModel]) -> str:
         return f"{key} must have at least {context['min_length']} entry, got none."
     if kind == "value_error":
         text = str(context["error"])
-        return text if text.endswith(".") else f"{key}={shown}: {text}."
+        return text if text.endswith(".") else f"{key} {text}, got {shown}."
     expected = _TYPES.get(kind)
     if kind == "float_type" and isinstance(value, int) and not isinstance(value, bool):
         expected, ranges = "a number that float64 can hold", ""

@@ -163,8 +163,8 @@ def test_outside_its_range_a_model_is_refused_or_extrapolated(name, keys):
             r"device_height must be greater than 1 m with channel\.path_loss_model = ",
         ),
         ({"antenna_gain": 61.0}, r"must be between 0 and 1000 dB, got -0\.9\d* to"),
-        ({"frequency": "2.4 GHZ"}, r"unknown unit 'GHZ': expected one of Hz, kHz, MHz, GHz"),
-        ({"antenna_gain": "5 dBi"}, r"unknown unit 'dBi': expected one of dB"),
+        ({"frequency": "2.4 GHZ"}, r"must have one of the units Hz, kHz, MHz, GHz, got '2.4 GHZ'"),
+        ({"antenna_gain": "5 dBi"}, r"must have one of the units dB, got '5 dBi'"),
     ],
 )
 def test_inconsistent_keys_give_one_sentence(keys, words):

@@ -290,7 +290,7 @@ def test_plot_of_small_problems(airfed, write, tmp_path, policy, changes):
 def test_mistakes_in_the_file(airfed, write, tmp_path):
     bad = {
         ("peak_power = 1.0 ", "peak_power = -1.0 "): "fleet.peak_power must be positive, got -1.0",
-        ("peak_power = 1.0 ", 'peak_power = "30" '): "missing unit",
+        ("peak_power = 1.0 ", 'peak_power = "30" '): "or have one of the units W",
         ("num_devices = 100", "num_devices = 0"): "fleet.num_devices must be at least 1, got 0",
         ("num_devices = 100", "num_devicez = 100"): "did you mean 'num_devices'",
         ("noise_std = 1.0 ", "noise_std = nan "): "link.noise_std must be positive and finite, got NaN",

@@ -168,8 +168,6 @@ def test_every_file_that_a_page_names_exists(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *(ROOT / f"{name}.md" for name in MORE)], ids=lambda page: page.stem)
 def test_lines_have_at_most_120_characters(page):
-    if page.stem in ("reproduction", "scenario"):  # generated
-        return
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith(("|", "!["))] == []
 

@@ -199,7 +199,7 @@ def test_where_a_curve_has_no_value_there_is_no_band():
 def test_fig2_is_drawn_without_data_or_training(tmp_path, capsys):
     assert main(["figures", "fig2", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [file.rsplit(".", 1)[1] for file in found["figures"]["fig2"]] == ["png", "pdf", "csv", "txt"]
+    assert [file.rsplit(".", 1)[1] for file in found["figures"]["fig2"]] == ["png", "pdf", "txt", "csv"]
     rows = list(csv.DictReader((tmp_path / "fig2.csv").read_text().splitlines()))
     assert len(rows) == 100
     for row in rows:

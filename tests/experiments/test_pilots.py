@@ -368,7 +368,7 @@ def test_candidates_get_pilots_each_and_one_surrogate_that_chooses(file, capsys)
     file.write_text(SCENARIO.replace('model = "logistic"', 'model = ["logistic", {hidden = [3]}]'))
     assert main(["pilot", str(file), "--out", str(out.with_name("again.json")), *LINE]) == 0
     said = capsys.readouterr().out
-    assert "Pilot runs: network 3 (d = 67) on tiny.npz (proxy data), 4 devices" in said
+    assert "Pilot runs: network 3 (d = 67) on tiny.npz (the scenario's data: for simulations only), 4 devices" in said
     assert said.count("best I") == 2
     chosen = scenario.load(file).override({"budget.epsilon": 50.0, "policy": {"surrogate": "r.json"}}).plan()
     assert len(chosen.networks) == 2

@@ -236,7 +236,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
 
 
 def test_two_sweeps_do_not_share_a_folder(folder, expanded):
-    with sweep._locked(folder / "out"), pytest.raises(RunError, match="Another sweep is running"):
+    with sweep.locked_folder(folder / "out", ""), pytest.raises(RunError, match="Another sweep is running"):
         sweep.run(expanded, folder / "out")
 
 

@@ -135,6 +135,6 @@ def test_policies_are_compared_and_the_note_explains_the_missing_map() -> None:
     assert [row["policy"].rstrip("*") for row in compared.rows] == list(plans)
     sizes = next(iter(plans.values())).sizes
     assert compared.rows[0]["devices"] == (
-        f"{sizes.min()}–{sizes.max()}" if sizes.min() < sizes.max() else f"{sizes[0]}"
+        f"{sizes.min()}-{sizes.max()}" if sizes.min() < sizes.max() else f"{sizes[0]}"
     )
     assert "equal rounds only" in compared.note

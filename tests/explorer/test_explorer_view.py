@@ -223,15 +223,15 @@ def test_plans_with_the_accuracy_objective_are_compared_by_accuracy() -> None:
     )
     compared, sensitivities = compare_tab.compare(by_accuracy())
     assert f"ε: expected accuracy {reached} → " in sensitivities.text
-    assert compared.rows[0]["expected accuracy"] == reached
-    assert all("above the optimum" not in row for row in compared.rows)
+    assert compared.rows[0]["expected"] == reached
+    assert all("above" not in row for row in compared.rows)
 
 
 def test_policies_without_an_expected_accuracy_are_compared_by_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_tab, "above", lambda ratio: "12.3%")  # it looks like an accuracy
     compared, _ = compare_tab.compare(design("power").change("learning.learning_rate", 0.05))  # no surrogate fits
-    assert {row["above the optimum"] for row in compared.rows} == {"12.3%"}
-    assert all("expected accuracy" in row for row in compare_tab.compare(design("power"))[0].rows)
+    assert {row["above"] for row in compared.rows} == {"12.3%"}
+    assert all("expected" in row for row in compare_tab.compare(design("power"))[0].rows)
 
 
 def test_policies_without_a_plan_give_the_reason() -> None:

@@ -11,7 +11,7 @@ from airfed.flower.messages import NodeRegistry
 
 @pytest.fixture
 def registry(clock):
-    return NodeRegistry(num_devices=5, answer_timeout=60.0, retry_after=600.0, clock=clock)
+    return NodeRegistry(num_devices=5, clock=clock)
 
 
 def unresponsive(message, reply):

@@ -226,6 +226,7 @@ UNLIKE = {
     "other order": Backwards(),
     "residual": Own(lambda own, x: head(own, own.features(x).flatten(1) + 0 * own.features(x).flatten(1))),
     "scaled": Own(lambda own, x: head(own, own.features(2 * x).flatten(1))),
+    "rectified input": Own(lambda own, x: head(own, own.features(F.relu(x)).flatten(1))),
     "other input": Own(lambda own, x: head(own, own.features(x * x).flatten(1))),
     "looks at data": Own(lambda own, x: head(own, own.features(x).flatten(1)) if x.sum() > 0 else own.last(x)),
     "returns a list": Own(lambda own, x: [head(own, own.features(x).flatten(1))]),

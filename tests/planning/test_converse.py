@@ -224,3 +224,8 @@ def test_rounding_at_the_limit_of_a_device_does_not_lose_its_amplitude(weakest):
 def test_gains_two_hundred_orders_of_magnitude_apart_give_no_warning():
     problem = make(np.array([1e-100, 1e100]), power=1e100, noise=1e3, steps=1, total_power=1e30)
     assert converse.least_noise(problem, 1) == pytest.approx(1e3 / limits.privacy_cap(problem), rel=1e-9)
+
+
+def test_a_power_budget_far_below_the_gains_leaves_the_least_noise_finite():
+    problem = make(np.array([0.0, 1e100]), noise=1.0, steps=1, total_power=1e-124, epsilon=1e100)
+    assert converse.least_noise(problem, 1) == pytest.approx(1e-38, rel=1e-12)

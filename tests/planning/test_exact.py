@@ -95,7 +95,6 @@ def test_search_in_small_batches_finds_the_same(monkeypatch):
     rng = np.random.default_rng(4)
     problems = [instance(rng, 3000, 40) for _ in range(30)]
     whole = [best_schedule(gain, power, **arguments).objective for gain, power, arguments in problems]
-    monkeypatch.setattr("airfed.planning.exact._MOST_PAIRS", 50)
     monkeypatch.setattr("airfed.planning.exact._FIRST_BLOCKS", 3)
     parts = [best_schedule(gain, power, **arguments).objective for gain, power, arguments in problems]
     np.testing.assert_allclose(parts, whole, rtol=1e-13)

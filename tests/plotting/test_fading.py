@@ -71,7 +71,7 @@ def mask(plan: Plan) -> np.ndarray:
 @given(SEEDS, st.integers(1, 40), st.integers(1, 30))
 def test_cells_are_the_participation_mask(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds, never=devices // 3)
-    shares = series.power_shares(plan, 1, 1)
+    shares, _, _ = series.power_shares(plan)
     painted = ~np.isnan(shares)
     sends = np.count_nonzero(mask(plan), axis=0)
     order = np.argsort(-sends, kind="stable")
@@ -88,9 +88,9 @@ def test_cells_are_the_participation_mask(seed: int, devices: int, rounds: int) 
 @settings(max_examples=20)
 def test_merged_cells_keep_the_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
-    tall, wide = -(-devices // 60), -(-rounds // 100)
-    shares = series.power_shares(plan, tall, wide)
+    shares, tall, wide = series.power_shares(plan)
     rows, columns = shares.shape
+    assert (tall, wide) == (-(-devices // 60), -(-rounds // 100))
     assert (rows - 1) * tall < devices <= rows * tall
     assert (columns - 1) * wide < rounds <= columns * wide
     held = np.array(

@@ -43,7 +43,8 @@ def values(draw: figure.Draw) -> dict[str, np.ndarray]:
 
 def test_charts_show_the_numbers_of_the_plan() -> None:
     plan, found = a_plan(), panels()
-    curve = series.bound_curve(plan.problem, plan.rounds)
+    curve = series.over_rounds(plan, None)
+    assert isinstance(curve, series.Curve)
     shown = values(found["bound over the number of rounds"])
     for name, label in figure.TERMS.items():
         assert shown[label].tolist() == curve.terms[name].tolist()

@@ -89,7 +89,7 @@ def test_mistakes_with_batteries_are_sentences():
         cell(**{"budget.device_energy": 1.0, "link": {"noise_std": 1.0}})
     with pytest.raises(ScenarioError, match=r"budget\.device_power or budget\.device_energy, not both"):
         cell(**{"budget.device_energy": 1.0, "budget.device_power": 1.0})
-    with pytest.raises(ScenarioError, match="unknown unit 'W'"):
+    with pytest.raises(ScenarioError, match="must have one of the units"):
         cell(**{"budget.device_energy": "1 W"})
 
 

@@ -112,7 +112,7 @@ def test_batteries_reach_the_problem():
         (0.0, "budget.device_power must be positive, got 0.0"),
         ([1.0, -1.0], "budget.device_power[1] must be positive, got -1.0"),
         ([], "budget.device_power must have at least 1 entry"),
-        ("3", "budget.device_power='3': missing unit"),
+        ("3", "budget.device_power must be a bare number for W or have one of the units"),
         (True, "budget.device_power"),
         (float("inf"), "budget.device_power must be positive and finite, got inf"),
     ],

@@ -78,8 +78,7 @@ def audit(
         Parameter(help="With several antennas: the signals that the adversary has (default: as in link.adversary)."),
     ] = None,
     end_to_end: Annotated[
-        bool,
-        Parameter(help="Attack the trained models of many small trainings instead of the signals.", negative=""),
+        bool, Parameter(help="Attack the trained models of many small trainings instead of the signals.", negative="")
     ] = False,
     json: Json = False,
     format: TableFormat = None,
@@ -99,18 +98,18 @@ def audit(
         figure.check_name(plot)  # before the attack, which takes a while
     attacked = "trained models" if end_to_end else "the code that transmits"
     with output.make_console(stderr=True).status(f"attacking {attacked}"):
-        found = attack(subject, trials=trials, seed=seed or 0, against=against, end_to_end=end_to_end)
+        result = attack(subject, trials=trials, seed=seed or 0, against=against, end_to_end=end_to_end)
+    found = result.to_dict()
     if plot is not None:
-        figure.save(figure.roc_figure(found.to_dict()), plot)
-    if subject.run is not None and against is None and not end_to_end:  # the report shows it
-        kept = {"ledger": subject.run.ledger.head, "verdict": found.verdict}
-        kept["epsilon_total_lower"] = found.to_dict()["epsilon_total_lower"]
+        figure.save(figure.roc_figure(found), plot)
+    if subject.run is not None and not subject.run.errors and against is None and not end_to_end:  # the report shows it
+        kept = {"ledger": subject.run.ledger.head} | {key: found[key] for key in ("verdict", "epsilon_total_lower")}
         write_atomic(path / "audit.json", dumps(kept).encode())
     if json:
-        output.print_json(found.to_dict())
+        output.print_json(found)
     else:
-        _print_audit(output.make_console(format), found.to_dict(), plot)
-    return 0 if found.verdict == "pass" else 4
+        _print_audit(output.make_console(format), found, plot)
+    return 0 if found["verdict"] == "pass" else 4
 
 
 _COLUMNS: Final = ("alignment", "mu", "epsilon_round", "mu_total", "epsilon_total", "power_planned", "power_metered")
@@ -139,15 +138,14 @@ def _summary(ledger: Ledger) -> dict[str, Any]:
 
 def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     rounds = summary["rounds"]
-    charged = f"{count(summary['charged'], 'round')} charged"
-    if summary.get("shared_ledger"):
+    charged, shared = f"{count(summary['charged'], 'round')} charged", summary.get("shared_ledger")
+    if shared:
         name, about = "shared ledger", f"{charged} by {count(len({row.get('run') for row in rounds}), 'run')}"
-    elif "trained" in summary:
-        name, about = escape(str(summary["scenario"])), f"{charged}, {summary['trained']} trained"
     else:
-        name, about = "ledger", charged
-    privacy = "" if summary.get("shared_ledger") else f" · privacy: {summary['privacy']}"
-    console.print(f"[bold]{name}[/bold] · {about}{privacy}\n")
+        trained = f", {summary['trained']} trained" if "trained" in summary else ""
+        name = escape(str(summary["scenario"])) if trained else "ledger"
+        about = f"{charged}{trained} · privacy: {summary['privacy']}"
+    console.print(f"[bold]{name}[/bold] · {about}\n")
     table = plain_table("round", "devices", "θ", "μ", "ε/round", "ε so far", "W planned", "W sent")
     cut = len(rounds) > 2 * _SHOWN + 1 and not output.exporting(console)
     for row in [*rounds[:_SHOWN], None, *rounds[-_SHOWN:]] if cut else rounds:
@@ -162,7 +160,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     if not private:
         console.print("[bold red]not private: the ε of this method is infinite; ignore the ε and μ above[/bold red]")
     elif summary["scope"] == "total":
-        covers = "all trainings together" if summary.get("shared_ledger") else "the whole training"
+        covers = "all trainings together" if shared else "the whole training"
         console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for {covers}")
         if summary.get("spent"):
             console.print(f"the shared ledger had spent μ = {summary['spent']:.4g} before this training")
@@ -174,24 +172,26 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         power += f" ({summary['power_planned'] / summary['total_power']:.1%} of {summary['total_power']:g} W)"
     sent = "" if summary["power_metered"] is None else f", {summary['power_metered']:.4g} W sent"
     console.print(f"power: {power}{sent}, summed over devices and rounds")
-    if summary.get("csi_error") and summary["assume_perfect_csi"]:
-        console.print("[bold red]! the CSI error is not accounted for: ε does not hold[/bold red]")
-    elif summary.get("csi_error"):
-        failure = f"ε holds except with probability {summary['csi_failure']:g}"
-        console.print(f"[dim]imperfect CSI, NMSE {summary['csi_error']:g}: {failure}[/dim]")
+    if error := summary.get("csi_error"):
+        if summary["assume_perfect_csi"]:
+            console.print("[bold red]! the CSI error is not accounted for: ε does not hold[/bold red]")
+        else:
+            failure = f"ε holds except with probability {summary['csi_failure']:g}"
+            console.print(f"imperfect CSI, NMSE {error:g}: {failure}", style="dim")
     if "noise_std_lower" in summary:
-        console.print(f"[dim]{measured_noise(summary)}[/dim]")
+        console.print(measured_noise(summary), style="dim")
     if "noise_covariance" in summary:
-        console.print(f"[dim]{SHARED_NOISE}[/dim]")
-    if summary.get("shared_ledger"):
+        console.print(SHARED_NOISE, style="dim")
+    if shared:
         failures = "of measured noise and of imperfect CSI, stated in the ledger of each run, add to δ"
-        console.print(f"[dim]failure probabilities {failures}[/dim]")
+        console.print(f"failure probabilities {failures}", style="dim")
     if "warning" in summary:
         console.print(f"[yellow]! {escape(summary['warning'])}[/yellow]")
     if summary.get("privacy") == "simulated":
-        console.print("[dim]simulated: the noise comes from a seed that is stored with the run[/dim]")
-    checked, newest = "", summary.get("checkpoint")
+        console.print("simulated: the noise comes from a seed that is stored with the run", style="dim")
+    checked = ""
     if "checkpoint" in summary:
+        newest = summary["checkpoint"]
         files = "plan and metrics" if newest is None else f"plan, metrics and the checkpoint after round {newest}"
         checked = f";\nscenario, {files} match it"
     console.print(f"[bold green]verified[/bold green]: the hash chain is intact{checked}")
@@ -216,19 +216,26 @@ def _per_device(ledger: Ledger, plan: Plan | None = None) -> dict[str, Any]:
 
     if ledger.num_devices is None:
         return {}
-    mus, delta = ledger.device_mus(), ledger.header["delta"]  # ε grows with μ
-    epsilon: dict[str, Any] = {"never": int(np.sum(mus == 0))}
-    epsilon |= {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
-    epsilon |= {"most_exposed": int(np.argmax(mus))}
-    epsilon |= {"each": ledger.device_epsilons().tolist()} if mus.size <= _LISTED else {}
-    found = {"number": ledger.num_devices, "epsilon": epsilon}
-    used = None if plan is None else Batteries(plan, ledger).used
-    if used is not None:
+    mus, delta = ledger.device_mus(), ledger.header["delta"]
+    quantiles = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}  # ε grows with μ
+    epsilon = {"never": int(np.sum(mus == 0)), **quantiles, "most_exposed": int(np.argmax(mus))}
+    found = {"number": ledger.num_devices, "epsilon": epsilon | _each(ledger.device_epsilons())}
+    if plan is not None and (used := Batteries(plan, ledger).used) is not None:
         order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
         emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
-        listed = {"each": used.tolist()} if used.size <= _LISTED else {}
-        found["battery"] = {**_distribution(used), "emptiest": emptiest, **listed}
+        found["battery"] = {**_distribution(used), "emptiest": emptiest, **_each(used)}
     return {"per_device": found}
+
+
+def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
+    """Return quantiles over devices, each the value of a device."""
+    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
+    return dict(zip(_QUANTILES, found.tolist(), strict=True))
+
+
+def _each(values: NDArray[np.float64]) -> dict[str, list[float]]:
+    """Return the value of each device, if they are few."""
+    return {"each": values.tolist()} if values.size <= _LISTED else {}
 
 
 def _print_devices(console: Console, summary: dict[str, Any]) -> None:
@@ -248,41 +255,32 @@ def _print_devices(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"batteries used most, by device: {', '.join(rows)}")
 
 
-def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
-    """Return quantiles over devices, each the value of a device."""
-    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
-    return dict(zip(_QUANTILES, found.tolist(), strict=True))
-
-
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
     attacked = f" · adversary: {ADVERSARIES[summary['against']]}" if summary["antennas"] > 1 else ""
     console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}{attacked}\n")
     exporting, other = output.exporting(console), summary["antennas"] > 1 and summary["against"] != summary["adversary"]
-    if exporting:
-        table = plain_table("check", "verdict", "finding", left=("check", "verdict", "finding"))
-        for check in summary["checks"]:
-            table.add_row(check["name"], "pass" if check["passed"] else "fail", escape(check["finding"]))
-        console.print(table)
+    table = plain_table("check", "verdict", "finding", left=("check", "verdict", "finding"))
     for check in summary["checks"]:
+        table.add_row(check["name"], "pass" if check["passed"] else "fail", escape(check["finding"]))
         mark = "[green]ok[/green]  " if check["passed"] else "[bold red]FAIL[/bold red]"
         finding = f"[bold]{check['name']}[/bold]: {escape(check['finding'])}"
         line = Table.grid(padding=(0, 1, 0, 0))  # a long finding continues below its name
         line.add_row(mark, finding)
         console.print(f"{mark} {finding}" if exporting else line)
+    if exporting:
+        console.print(table)
     if any("threshold" in check["finding"] for check in summary["checks"]):
         console.print("[dim]A check fails if its value is above the threshold; a p fails below it.[/dim]")
     if summary["mu_lower"] is not None:
         console.print("")
-        table = plain_table(
-            "attack", "scores", "μ, at least", "μ claimed", "ε, at least", "ε claimed", left=("attack",)
-        )
+        columns = ("attack", "scores", "μ, at least", "μ claimed", "ε, at least", "ε claimed")
+        table = plain_table(*columns, left=("attack",))
         for name, part, found in (("per round", "", "round"), ("in total", "total_", "total")):
-            claims = summary[f"mu_{part}claimed"], summary[f"epsilon_{part}claimed"]
+            mu, epsilon = summary[f"mu_{part}claimed"], summary[f"epsilon_{part}claimed"]
             free = summary["evidence"][found]["lower_clopper_pearson"]
-            gaussian = summary[f"mu_{part}lower"], summary[f"epsilon_{part}lower"]
-            any_scores = free, summary[f"epsilon_{part}lower_clopper_pearson"]
-            for scores, lower in (("Gaussian", gaussian), ("any", any_scores)):
-                figures = (lower[0], claims[0], lower[1], claims[1])
+            gaussian = (summary[f"mu_{part}lower"], mu, summary[f"epsilon_{part}lower"], epsilon)
+            any_scores = (free, mu, summary[f"epsilon_{part}lower_clopper_pearson"], epsilon)
+            for scores, figures in (("Gaussian", gaussian), ("any", any_scores)):
                 table.add_row(name, scores, *(f"{figure:.5g}" for figure in figures))
         console.print(table)
         assumed = "Gaussian: assumes Gaussian scores (epsilon_lower in JSON); any: no assumption (Clopper-Pearson)"

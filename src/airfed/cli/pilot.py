@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from cyclopts import App, Parameter, Token
 from rich.console import Console
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
 _CONSTANTS: Final = {"smoothness": "ζ", "strong_convexity": "ϱ", "initial_gap": "G"}
 
 
-def _list(text: str, *, whole: bool) -> Parameter:
-    """Return the parameter of a list of numbers separated by commas: 10,20,40."""
+def _parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    """Return the numbers of a list separated by commas: 10,20,40."""
+    given, whole = tokens[0].value, int in get_args(kind)
+    try:
+        if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
+            raise ValueError
+        return tuple((int if whole else float)(part) for part in given.split(","))
+    except ValueError:
+        numbers, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
+        raise ValueError(f"must be {numbers} separated by commas, as in {example}, got {given!r}.") from None
 
-    def parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-        given = tokens[0].value
-        try:
-            if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
-                raise ValueError
-            return tuple((int if whole else float)(part) for part in given.split(","))
-        except ValueError:
-            kind, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
-            raise ValueError(f"must be {kind} separated by commas, as in {example}, got {given!r}.") from None
 
-    return Parameter(help=text, converter=parsed, n_tokens=1, negative="", show_default=False)
+_LIST: Final = Parameter(converter=_parsed, n_tokens=1, negative="", show_default=False)
+Wholes = Annotated[tuple[int, ...], _LIST]
+Numbers = Annotated[tuple[float, ...], _LIST]
 
 
 def pilot(
@@ -56,16 +57,14 @@ def pilot(
     ] = None,
     images: Annotated[int | None, whole("Images per device (default: as in the scenario).")] = None,
     devices: Annotated[int | None, whole("Devices in a pilot run (default: 20 or more).")] = None,
-    rounds: Annotated[
-        tuple[int, ...], _list("Numbers of rounds, as in 10,20,40 (default: five values up to T).", whole=True)
-    ] = (),
+    rounds: Annotated[Wholes, Parameter(help="Numbers of rounds, as in 10,20,40 (default: five values up to T).")] = (),
     clip_norms: Annotated[
-        tuple[float, ...], _list("Clipping norms, as in 1,2,5 (default: from the norms of updates).", whole=False)
+        Numbers, Parameter(help="Clipping norms, as in 1,2,5 (default: from the norms of updates).")
     ] = (),
     noise: Annotated[
-        tuple[float, ...], _list("Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).", whole=False)
+        Numbers, Parameter(help="Noise levels σ/(|K|θ), as in 0.001,0.01 (default: from the scenario).")
     ] = (),
-    seeds: Annotated[tuple[int, ...], _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
+    seeds: Annotated[Wholes, Parameter(help="Two or more seeds (default: 101,102).")] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, flag("Use a coarser grid and fewer devices.")] = False,
     json: Json = False,
@@ -85,6 +84,7 @@ def pilot(
     grid: dict[str, Any] = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
     grid |= {"dataset": data, "images": images, "devices": devices, "quick": quick}
     every = [design(each, **grid) for each in scenario.candidates]
+    of_scenario = data in (None, scenario.learning.dataset)
     folder = out.with_name(f"{out.name}.pilots")
     surrogates = []
     with signals() as caught:
@@ -94,7 +94,7 @@ def pilot(
             return sweep.run(points, folder, stop=lambda: bool(caught), **options)
 
         for pilots in every:
-            console.print(_description(pilots, folder), markup=False, soft_wrap=True)
+            console.print(_description(pilots, folder, of_scenario), markup=False, soft_wrap=True)
             try:
                 surrogates.append(run_pilots(pilots, run))
             except MissingPilots as missing:
@@ -122,10 +122,12 @@ def _network(pilots: Pilots) -> str:
     return f"{learning.model_title} (d = {learning.dimension:,})"
 
 
-def _description(pilots: Pilots, folder: Path) -> str:
-    about = f"{_network(pilots)} on {pilots.about()['dataset']} (proxy data)"
+def _description(pilots: Pilots, folder: Path, of_scenario: bool) -> str:
+    kind = "the scenario's data: for simulations only" if of_scenario else "proxy data"
+    about = f"{_network(pilots)} on {pilots.about()['dataset']} ({kind})"
     lines = [f"Pilot runs: {about}, {pilots.devices} devices with {pilots.images} images each."]
-    axes = {"I": pilots.rounds, "ϖ": pilots.clip_norm, "σ/(|K|θ)": pilots.noise, "|K|/N": pilots.participation}
+    axes = {"Rounds I": pilots.rounds, "Clipping norms ϖ": pilots.clip_norm, "Noise levels σ/(|K|θ)": pilots.noise}
+    axes["Participation |K|/N"] = pilots.participation
     lines += [f"{name}: {', '.join(f'{value:g}' for value in values)}" for name, values in axes.items()]
     seeds = f"Seeds: 1 per grid point, {len(pilots.seeds)} in the better half."
     return "\n".join([*lines, f"{seeds} If stopped, the same command resumes from {folder}."])
@@ -156,7 +158,7 @@ def best(surrogate: Surrogate) -> list[dict[str, Any]]:
 def _print_best(console: Console, surrogate: Surrogate, rows: Sequence[dict[str, Any]]) -> None:
     forms = {"participation": ".2g", "noise": ".3g", "rounds": "d", "clip_norm": "g", "average": "s"}
     forms |= {"accuracy": ".1%", "spread": ".1%"}
-    table = plain_table("|K|/N", "σ/(|K|θ)", "best I", "best ϖ", "average", "accuracy", "std")
+    table = plain_table("|K|/N", "σ/(|K|θ)", "best I", "best ϖ", "model average", "accuracy", "std")
     for row in rows:
         table.add_row(*(f"{row[name]:{form}}" for name, form in forms.items()))
     console.print(table)
@@ -198,11 +200,8 @@ def calibrate(
                 soft_wrap=True,
             )
     if out is not None:  # the results are printed by now
-        try:
-            with out.open("x", encoding="utf-8") as stream:
-                stream.write(found.to_toml(scenario))
-        except OSError as error:
-            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(found.to_toml(scenario))
         console.print(f"written: {out}", markup=False, soft_wrap=True)
     return 0
 

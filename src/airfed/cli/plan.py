@@ -35,17 +35,15 @@ def _one_kind(given: ArgumentCollection) -> None:
 
 OUTPUT: Final = Group("Output", validator=_one_kind)
 Json = Annotated[bool, flag("Print JSON instead of text.", group=OUTPUT)]
-TableFormat = Annotated[
-    output.Format | None,
-    Parameter(help="Print only the tables, in this format; messages go to stderr.", group=OUTPUT),
-]
+_FORMAT_HELP: Final = "Print only the tables, in this format; messages go to stderr."
+TableFormat = Annotated[output.Format | None, Parameter(help=_FORMAT_HELP, group=OUTPUT)]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
     """Return an argument as a whole number; refuse "3.5" and overlong texts."""
     text = tokens[0].value
-    if re.fullmatch(r"[-+]?[0-9]+", text) is None or len(text) > _MOST_DIGITS:
-        shown = repr(text) if len(text) <= _MOST_DIGITS else f"{len(text)} characters"
+    if re.fullmatch(r"[-+]?[0-9]{1,999}", text) is None:
+        shown = repr(text) if len(text) <= 1000 else f"{len(text)} characters"
         raise ValueError(f"must be a whole number, got {shown}.")
     return int(text)
 
@@ -55,7 +53,6 @@ def whole(text: str) -> Parameter:
     return Parameter(help=text, converter=whole_number)
 
 
-_MOST_DIGITS: Final = 1000
 SeedOption = Annotated[int | None, whole("Use this seed instead of the scenario's.")]
 _MOST_LISTED: Final = 1_000_000  # devices, summed over the rounds, that JSON lists
 _MOST_UNEQUAL: Final = 1000  # devices of different limits, whose plans take longer to find
@@ -65,11 +62,12 @@ PolicyOption = Annotated[
 RoundsOption = Annotated[int | None, whole("Fix the number of aggregation rounds.")]
 
 
-def read(file: Path, **changes: Any) -> Scenario:
+def read(file: Path, *, policy: str | None = None, rounds: int | None = None, seed: int | None = None) -> Scenario:
     """Return the scenario of a file with the options of the command line applied."""
-    given = {key.replace("__", "."): value for key, value in changes.items() if value is not None}
+    given = {key: value for key, value in {"policy.rounds": rounds, "seed": seed}.items() if value is not None}
     loaded = scenario.load(file)
-    return loaded.override(given) if given else loaded
+    loaded = loaded.override(given) if given else loaded
+    return loaded if policy is None else loaded.vary({"policy.name": policy})
 
 
 def check_new(out: Path) -> None:
@@ -91,7 +89,7 @@ def plan(
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the plan to this file (png, pdf, svg).")] = None,
 ) -> int:
-    loaded = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    loaded = read(file, policy=policy, rounds=rounds, seed=seed)
     found = loaded.plan()
     if plot is not None:
         from airfed.plotting import figure
@@ -126,7 +124,7 @@ def compare(
         float | None, Parameter(help="Total ε of the second table (default: the total ε of full participation).")
     ] = None,
 ) -> int:
-    loaded = read(file, policy__rounds=rounds, seed=seed)
+    loaded = read(file, rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"--total must be a number > 0, got {total:g}.")
     plans, failures = loaded.compare(baselines=baselines)
@@ -138,11 +136,8 @@ def compare(
 
         figure.save(figure.comparison_figure(plans), plot)
     if json:
-        found = {"scenario": loaded.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
-        if equal is not None:
-            epsilon, plans, failures = equal
-            found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
-        output.print_json(found)
+        same_total = None if equal is None else {"epsilon": equal[0], **_rows(*equal[1:])}
+        output.print_json({"scenario": loaded.name, **_rows(plans, failures), "equal_total": same_total})
         return 0
     console = output.make_console(format)
     tables.print_comparison(console, loaded.name, plans, failures)
@@ -178,9 +173,10 @@ def _values(found: Plan) -> dict[str, Any]:
     return values | {"scheduled_listed": listed}
 
 
-def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
+def _rows(plans: Mapping[str, Plan], failures: Mapping[str, str]) -> dict[str, Any]:
     best = plans["optimal"].bound.total
-    return {name: {**each.to_dict(), "excess": each.bound.total / best - 1} for name, each in plans.items()}
+    rows = {name: {**each.to_dict(), "excess": each.bound.total / best - 1} for name, each in plans.items()}
+    return {"policies": rows, "infeasible": failures}
 
 
 def _equal_total(
@@ -231,11 +227,6 @@ def _sensitivities(loaded: Scenario, found: Plan) -> Sensitivities | None:
         return sensitivities(problem, loaded.plan)
     except ValueError:  # the doubled budget is out of range, or the policy has no plan for it
         return None
-
-
-def with_policy(loaded: Scenario, name: str | None) -> Scenario:
-    """Return the scenario with the named policy, if one is given."""
-    return loaded if name is None else loaded.vary({"policy.name": name})
 
 
 def explore(

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from airfed.cli.plan import Json, PolicyOption, RoundsOption, ScenarioFile, SeedOption, flag, read, with_policy
+from airfed.cli.plan import Json, PolicyOption, RoundsOption, ScenarioFile, SeedOption, flag, read
 from airfed.text import output, tables
 from airfed.text.live import LiveLine
 from airfed.text.phrases import ADVERSARIES, count, epsilon_spread, hints, privacy_terms
@@ -42,7 +42,7 @@ def run(
     from airfed.training import distributed  # lazy: other commands do not need an engine
     from airfed.training.execution import execute
 
-    scenario = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    scenario = read(file, policy=policy, rounds=rounds, seed=seed)
     leads = os.environ.get("RANK", "0") == "0"
     console = output.make_console(stderr=json, quiet=not leads)
     handler = RichHandler(console=console, show_path=False, show_time=False)

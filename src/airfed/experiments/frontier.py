@@ -123,7 +123,7 @@ def table(found: Frontier) -> Table:
 def remarks(found: Frontier, file: str) -> list[str]:
     """Return what the columns mean, and why points have no plan, in sentences."""
     lines = [
-        "noise: standard deviation per entry of the mean update, relative to ϖ.",
+        "noise: standard deviation per entry of the mean update, relative to the clipping norm ϖ.",
         "floor: the least noise of any linear method in as many rounds.",
     ]
     if found.by_accuracy:

@@ -17,7 +17,7 @@ from airfed.text.phrases import LIMITS, TERMS, number, span
 Options = dict[str, Any]
 
 _STAR: Final = "path://M0-10 2.9-3.1 10-3.1 4.5 1.6 6.2 8.5 0 4.6-6.2 8.5-4.5 1.6-10-3.1-2.9-3.1z"
-_MOST_ROWS, _MOST_COLUMNS, _MOST_BARS = 60, 100, 400  # rows and columns of the power map, bars of the device chart
+_MOST_BARS: Final = 400  # of the device chart
 
 
 def chart(x: Options, y: Options, *series: Options, description: str = "", **more: Any) -> Options:
@@ -158,8 +158,7 @@ def over_rounds(plan: Plan, curve: Curve | Expectation) -> Options:
         ]
     else:
         own = plan.bound.total
-        highest = max(3.2 * min(float(curve.total.min()), own), 1.15 * own)
-        up = axis("bound on the gap (Theorem 1)", 0.0, highest, vertical=True)
+        up = axis("bound on the gap (Theorem 1)", 0.0, curve.top(own), vertical=True)
         lines = [
             line(label, x, curve.terms[name], f"term-{name}", width=0.0, stack="bound", areaStyle={"opacity": 0.86})
             for name, label in TERMS.items()
@@ -193,8 +192,7 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
 
 
 def _power_map(plan: Plan) -> Options:
-    tall, wide = -(-plan.problem.fleet.num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
-    shares = series.power_shares(plan, tall, wide)
+    shares, tall, wide = series.power_shares(plan)
     cells = [{"value": [c, r, round(shares[r, c], 4)]} for r, c in np.argwhere(~np.isnan(shares)).tolist()]
     across = axis("round", kind="category", data=[str(first) for first in range(1, plan.rounds + 1, wide)])
     rows = [str(first * tall + 1) for first in range(len(shares))]

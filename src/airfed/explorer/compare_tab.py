@@ -17,8 +17,8 @@ from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
 from airfed.plotting.series import EPSILON, POWER, Frontier, frontier
 from airfed.problem import InfeasibleError
-from airfed.text.phrases import LIMITS, TERMS, above, binding_text, number, span
-from airfed.text.tables import sensitivity_sentences
+from airfed.text.phrases import TERMS, binding_text, number
+from airfed.text.tables import policy_rows, sensitivity_sentences
 
 FACTORS: Final = 10.0 ** (np.arange(-6, 7) / 4)  # multiples of the current budgets in the map; the middle one is 1
 
@@ -30,17 +30,7 @@ def compare(design: Design) -> list[Card]:
     best = plans.get("optimal")
     if best is None:
         raise InfeasibleError(reasons["optimal"])
-    rows, expected = [], any(plan.prediction for plan in plans.values())  # then the rows are sorted by it
-    for name, plan in plans.items():
-        score = {"above the optimum": above(plan.bound.total / best.bound.total - 1)}
-        if expected:
-            score = {"expected accuracy": "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"}
-        rows.append(
-            {"policy": f"{name}*" if plan.violations else name, "bound": number(plan.bound.total, 4), **score}
-            | {"devices": span(plan.sizes, "–"), "rounds": str(plan.rounds)}
-            | {"W in total": number(plan.power_total, 4), "ε per round": number(plan.epsilon_round)}
-            | {"ε in total": number(plan.epsilon_total), "limit": LIMITS[plan.binding]}
-        )
+    rows = policy_rows(plans)
     notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
     notes += [f"{name}: {reason}" for name, reason in reasons.items()]
     text, varied = "The bound by its terms. Bars end at four times the bound of optimal.", series.round_by_round(best)

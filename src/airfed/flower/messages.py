@@ -38,6 +38,7 @@ _MAX_COUNT: Final = 2**31 - 1  # of rounds and local steps
 _MIN_AMPLITUDE, _MAX_AMPLITUDE = 1e-30, 1e30  # √W; no underflow or overflow in float32
 _REPLY_PAUSE: Final = 1.0  # s between two polls for replies
 _NODE_PAUSE: Final = 0.5  # s between two polls for nodes and answers
+_ANSWER_TIMEOUT, _RETRY_AFTER = 60.0, 600.0  # s
 # Exceptions of Flower for replies that it cannot parse, found with 30,000 damaged ones, and resource limits.
 _UNREADABLE: Final = (AttributeError, DecodeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -249,7 +250,7 @@ class SafeGrid:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and return the replies that arrive before the timeout [s]."""
         waiting, replies = send(self._grid, list(messages)), []
-        deadline = float("inf") if timeout is None else self._clock.monotonic() + timeout
+        deadline = self._clock.monotonic() + (math.inf if timeout is None else timeout)
         while waiting:
             arrived = [collect(self._grid, message) for message in waiting]
             replies += [reply for reply in arrived if reply is not None]
@@ -275,16 +276,13 @@ class _Asked(NamedTuple):
 class NodeRegistry:
     """The connected nodes by device index.
 
-    Every node is asked once for its device index, and again only if a device is missing and `retry_after` [s] have
-    passed. If a device is missing, a round waits for nodes that have not answered yet, but in total at most
-    `answer_timeout` [s] in every `retry_after`. `clock` is the module `time` except in tests.
+    Every node is asked once for its device index, and again only if a device is missing and `_RETRY_AFTER` has passed.
+    If a device is missing, a round waits for nodes that have not answered yet, but in total at most `_ANSWER_TIMEOUT`
+    in every `_RETRY_AFTER`. `clock` is the module `time` except in tests.
     """
 
-    def __init__(
-        self, *, num_devices: int, answer_timeout: float = 60.0, retry_after: float = 600.0, clock: Any = time
-    ) -> None:
-        self.num_devices, self.answer_timeout, self.retry_after = num_devices, answer_timeout, retry_after
-        self._clock = clock
+    def __init__(self, *, num_devices: int, clock: Any = time) -> None:
+        self.num_devices, self._clock = num_devices, clock
         self._devices: dict[int, int] = {}  # node -> device; of two nodes with the same index, the first is used
         self._asked: dict[int, _Asked] = {}  # by node
         self._unreliable: set[int] = set()
@@ -300,12 +298,12 @@ class NodeRegistry:
             found = {device: nodes[device] for device in wanted if device in nodes}
             elapsed = self._clock.monotonic() - start
             unanswered = [node for node, asked in self._asked.items() if asked.question is not None]
-            waits_for_answers = may_wait and bool(unanswered) and elapsed < self.answer_timeout
+            waits_for_answers = may_wait and bool(unanswered) and elapsed < _ANSWER_TIMEOUT
             if len(found) == len(wanted) or not (elapsed < wait or waits_for_answers):
                 break
             self._clock.sleep(_NODE_PAUSE)
         if may_wait and unanswered and len(found) < len(wanted):
-            self._wait_again_at = self._clock.monotonic() + self.retry_after
+            self._wait_again_at = self._clock.monotonic() + _RETRY_AFTER
             _LOG.warning("%d nodes have not sent their device index; not waiting for them", len(unanswered))
         return found
 
@@ -331,9 +329,9 @@ class NodeRegistry:
             return
         now = self._clock.monotonic()
         unknown = sorted(present - self._devices.keys())
-        due = [node for node in unknown if node not in self._asked or now - self._asked[node].at >= self.retry_after]
+        due = [node for node in unknown if node not in self._asked or now - self._asked[node].at >= _RETRY_AFTER]
         if due:
-            taken = send(grid, [question(node, ttl=self.retry_after) for node in due])
+            taken = send(grid, [question(node, ttl=_RETRY_AFTER) for node in due])
             questions = {question.metadata.dst_node_id: question for question in taken}
             self._asked |= {node: _Asked(at=now, question=questions.get(node)) for node in due}
         for node, asked in list(self._asked.items()):

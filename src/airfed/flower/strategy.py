@@ -21,7 +21,7 @@ from airfed.aircomp import CLIP_MARGIN, AirComp, AirCompRound, ReceivedAggregate
 from airfed.flower import messages
 from airfed.flower.messages import NodeRegistry, SafeGrid
 from airfed.planning import Plan
-from airfed.text.phrases import ADVERSARIES, exposure_sentence
+from airfed.text.phrases import exposure_sentence, privacy_basis, schedule_sentence
 from airfed.training.charging import LedgerRecorder
 from airfed.training.loop import Diverged, Recorder, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
@@ -89,9 +89,7 @@ class OverTheAirFedAvg(Strategy):
         self.recorder: Recorder = recorder
         self.first_round = first_round
         if averages is None and first_round > 0 and plan.average != "none":
-            raise ValueError(
-                f"averages must be given with first_round={first_round}, because the plan averages models."
-            )
+            raise ValueError(f"averages must be given with first_round={first_round}: the plan averages models.")
         if averages is not None and (averages.rounds, averages.done) != (plan.rounds, first_round):
             got = f"{averages.done} of {averages.rounds}"
             raise ValueError(f"averages must be after {first_round} of {plan.rounds} rounds, got {got}.")
@@ -123,9 +121,7 @@ class OverTheAirFedAvg(Strategy):
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
-            raise ValueError(
-                f"num_rounds must be between 1 and {left}, the remaining rounds of the plan, got {rounds}."
-            )
+            raise ValueError(f"num_rounds must be between 1 and {left}, the rounds left in the plan, got {rounds}.")
         self._ttl = timeout + _GRACE
         safe = cast(Grid, SafeGrid(grid, self._clock))
         self.averages, self.released = self._averages_before, None
@@ -170,10 +166,8 @@ class OverTheAirFedAvg(Strategy):
                     amplitude=float(aircomp.transmit_amplitude[position]),
                     phase=float(aircomp.transmit_phase[position]) if aircomp.antennas > 1 else None,
                 )
-                sent = messages.training(
-                    nodes[device], arrays, config, round_config, ttl=self._ttl, group_id=str(index)
-                )
-                outgoing[device] = sent
+                options: Any = {"ttl": self._ttl, "group_id": str(index)}
+                outgoing[device] = messages.training(nodes[device], arrays, config, round_config, **options)
         self.recorder.charge(index)  # all scheduled devices, before any message is sent
         self._sent = _OpenRound(index=index, arrays=arrays, outgoing=outgoing)
         return list(outgoing.values())
@@ -241,13 +235,11 @@ class OverTheAirFedAvg(Strategy):
 
     def summary(self) -> None:
         """Log the plan."""
-        plan, problem = self.plan, self.plan.problem
-        _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
+        plan = self.plan
+        _LOG.info("\tpolicy %s: %s", plan.policy, schedule_sentence(plan))
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        against = f" against {ADVERSARIES[problem.link.adversary]}" if problem.fleet.antennas > 1 else ""
-        _LOG.info("\tprivacy (%s noise, added by the server)%s:", self.noise.privacy, against)
-        epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
-        _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
+        _LOG.info("\tprivacy (%s noise, added by the server), %s:", self.noise.privacy, privacy_basis(plan))
+        _LOG.info("\tε = %.4g per round, %.4g in total", plan.epsilon_round, plan.epsilon_total)
         if not plan.equal_mu:
             _LOG.info("\t%s", exposure_sentence(plan))
 

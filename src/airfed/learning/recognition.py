@@ -90,7 +90,7 @@ def _shaped_alike(module: nn.Module, input_shape: tuple[int, int, int]) -> Netwo
 def _agree(module: nn.Module, network: Network) -> bool:
     """Return whether both give the same logits and gradients."""
     rng, twin = np.random.default_rng(0), models.build_module(network)
-    images = torch.tensor(rng.random((_IMAGES, *network.input_shape), np.float32))
+    images = torch.tensor(rng.standard_normal((_IMAGES, *network.input_shape), np.float32))
     labels = torch.tensor(rng.integers(0, network.classes, _IMAGES))
     others = [rng.uniform(-1, 1, tensor.size) / math.sqrt(tensor.fan_in) for tensor in network.tensors]
     try:

@@ -48,12 +48,18 @@ def least_noise(problem: Problem, rounds: int) -> float:
         most = np.minimum(most, cap * np.sqrt(alike * np.sum(np.square(inverse), axis=0)))
     if budget.device_power is not None:
         most = np.minimum(most, np.sqrt(budget.device_power * square))
-    most, square = most[most > 0], square[most > 0]
-    full = np.square(most / np.sqrt(square))
-    level = math.sqrt(limits.water_level(np.square(most / square), square, full, budget.total_power))
+    most, height = most[most > 0], np.sqrt(square[most > 0])
+    if not most.size:
+        return math.inf
+    # In units of what the strongest device reaches with all power, so that nothing leaves the range of float64.
+    unit = math.sqrt(budget.total_power) * float(height.max())
+    height /= height.max()
     with np.errstate(over="ignore"):
-        largest = float(np.sum(np.minimum(most, level * square)))
-    return problem.link.noise_std * rounds / largest if largest > 0 else math.inf
+        most = np.minimum(most / unit, height)
+    full, square = np.square(most / height), np.maximum(np.square(height), np.finfo(float).tiny)
+    level = math.sqrt(limits.water_level(full / square, square, full, 1.0))
+    with np.errstate(over="ignore"):
+        return problem.link.noise_std * rounds / (unit * float(np.sum(np.minimum(most, level * square))))
 
 
 def highest_accuracy(problem: Problem, surrogate: Surrogate) -> float:

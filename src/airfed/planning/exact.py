@@ -45,7 +45,6 @@ Solution = TypeVar("Solution")
 
 _FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
 _SPLIT = 16  # parts into which a block is split
-_MOST_PAIRS = 1 << 20  # (rounds, block) pairs in memory at once
 _WORK = 1 << 20  # (rounds, block) pairs evaluated before the candidates are solved one by one
 _TOGETHER = 512  # numbers of rounds that are searched together
 _EASY = 8  # candidates solved with one point of each Ψ_b
@@ -357,33 +356,25 @@ def best_prefix(rounds: RoundCandidates, peak: Floats, load: Floats, *, beside: 
     width = _SPLIT ** max(0, math.ceil(math.log(most / _FIRST_BLOCKS, _SPLIT)))
     start = np.arange(1, most + 1, width)
     index = np.repeat(np.arange(rounds.cap.size), start.size)
-    best = (math.inf, 0, 0)
-    work = 0
-    stack = [(width, index, np.tile(start, rounds.cap.size))]
-    while stack:
-        width, index, start = stack.pop()
-        if index.size > _MOST_PAIRS:
-            half = index.size // 2
-            stack += [(width, index[half:], start[half:]), (width, index[:half], start[:half])]
-            continue
+    start = np.tile(start, rounds.cap.size)
+    best, work = (math.inf, 0, 0), 0
+    while start.size:
         end = np.minimum(start + (width - 1), most)
         value = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, end, peak, load))
         lowest = float(value.min())
         tied = np.flatnonzero(value == lowest)
         pick = tied[np.lexsort((-end[tied], index[tied]))[0]]
         best = min(best, (lowest, int(index[pick]), -int(end[pick])))
-        if width > 1:
-            bound = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, start, peak, load))
-            kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
-            work += kept.size * _SPLIT
-            if work > _WORK and rounds.cap.size > 1:
-                raise WorkLimitExceeded
-            index, start = np.repeat(index[kept], _SPLIT), start[kept]
-            width //= _SPLIT
-            start = (start[:, None] + width * np.arange(_SPLIT)).ravel()
-            inside = start <= most
-            if inside.any():
-                stack.append((width, index[inside], start[inside]))
+        if width == 1:
+            break
+        bound = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, start, peak, load))
+        kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
+        work += kept.size * _SPLIT
+        if work > _WORK and rounds.cap.size > 1:
+            raise WorkLimitExceeded
+        width //= _SPLIT
+        index, start = np.repeat(index[kept], _SPLIT), (start[kept, None] + width * np.arange(_SPLIT)).ravel()
+        index, start = index[start <= most], start[start <= most]
     return SearchResult(objective=best[0], index=best[1], size=beside - best[2])
 
 

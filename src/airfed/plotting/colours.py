@@ -100,15 +100,9 @@ def stylesheet(dark: Iterable[str]) -> str:
     meanings = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
     on_light = meanings | {name: colour for name, (colour, _) in PAGE.items()}
     # Mixed with white on a dark page, so that lines and letters keep their contrast.
-    on_dark = {name: _lighter(colour) for name, colour in meanings.items()}
+    on_dark = {name: f"color-mix(in srgb, {colour} 75%, white)" for name, colour in meanings.items()}
     on_dark |= {name: colour for name, (_, colour) in PAGE.items()}
     light, darker = ("".join(f"--{name}:{colour};" for name, colour in each.items()) for each in (on_light, on_dark))
     classes = "".join(f".{name}{{--own:var(--{name})}}" for name in PALETTE)
     rules = resources.files("airfed.plotting").joinpath("chart.css").read_text("utf-8")
     return f":root{{{light}}}" + "".join(rule % darker for rule in dark) + classes + rules
-
-
-def _lighter(colour: str) -> str:
-    """Return the colour mixed with a quarter of white."""
-    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(0.75 * c + 0.25 * 255):02x}" for c in channels)

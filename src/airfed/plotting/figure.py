@@ -79,7 +79,6 @@ _LIGHTER: Final = {  # redundant parts of an SVG that matplotlib writes, and dig
     r"(?<=>) (?=<)": "",
 }
 MAP: Final = "transmit power of each device in each round"
-_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the power map; more devices or rounds share a cell
 _MOST_BARS: Final = 200  # more would be narrower than a pixel
 _MOST_HOVERED: Final = 60  # columns of a chart that show values on hover; more are too narrow to point at
 _FEW: Final = 3  # so many points need no logarithmic axis
@@ -128,8 +127,7 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
             floor = top
         axes.plot(x, curve.total, color=PALETTE["ink"], lw=0.9, label="_ bound")
         chosen = plan.bound.total
-        highest = max(3.2 * min(float(curve.total.min()), chosen), 1.15 * chosen)
-        axes.set(ylabel="bound on the gap", ylim=(0, highest))
+        axes.set(ylabel="bound on the gap", ylim=(0, curve.top(chosen)))
         axes.yaxis.set_major_formatter(_numbers)
     axes.axvline(plan.rounds, color=PALETTE["ink"], lw=0.8, ls=":")
     if chosen is not None:
@@ -162,8 +160,7 @@ def _sizes(axes: Axes, space: CandidateSpace) -> None:
 def plot_power_map(axes: Axes, plan: Plan) -> None:
     """Draw the power of devices (most often scheduled at the bottom) over the rounds; a cell may be a mean."""
     num_devices = plan.problem.fleet.num_devices
-    tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
-    shares = series.power_shares(plan, tall, wide)
+    shares, tall, wide = series.power_shares(plan)
     cells = axes.imshow(
         shares,
         cmap=LinearSegmentedColormap.from_list("", [to_rgba(PALETTE["lim-peak_power"], a) for a in (0.25, 1.0)]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from airfed.planning import Plan, Surrogate, converse, limits
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.plan import FEASIBILITY_RTOL
 from airfed.plotting import colours
-from airfed.problem import InfeasibleError, Problem
+from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
 from airfed.text.phrases import METRICS, TERMS
 from airfed.training.run import Run
@@ -33,8 +33,7 @@ EPSILONS: Final = tuple(float(f"{0.5 * 2 ** (step / 2):.4g}") for step in range(
 FACTORS: Final = tuple(2.0**step for step in range(-4, 5))  # on the scenario's total power
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Series:
+class Series(NamedTuple):
     """A line of a chart, in its legend if `listed`: the mean over `seeds`; `spread` is half of its 95% band."""
 
     name: str
@@ -47,8 +46,7 @@ class Series:
     listed: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
+class Curve(NamedTuple):
     """The best bound for each number of rounds I (ascending), term by term of Theorem 1."""
 
     rounds: Integers
@@ -59,9 +57,12 @@ class Curve:
         """The bound."""
         return np.asarray(np.sum(list(self.terms.values()), axis=0))
 
+    def top(self, chosen: float) -> float:
+        """Return the upper end of the axis if the chosen bound is to be on it."""
+        return max(3.2 * min(float(self.total.min()), chosen), 1.15 * chosen)
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Expectation:
+
+class Expectation(NamedTuple):
     """The expected accuracy of the best plan for each number of rounds, with its interval, as in `Prediction`."""
 
     rounds: Integers
@@ -95,45 +96,29 @@ def positive_range(values: ArrayLike, below: float, above: float) -> tuple[float
     return (low, high) if high > low else (low / 2, high * 2)
 
 
-def bound_curve(problem: Problem, chosen: int, policy: str = "optimal") -> Curve:
-    """Return the bound of a policy at several numbers of rounds, the chosen one included, or raise InfeasibleError."""
-    fast = problem.fleet.equal_peak_power and not limits.amplified(problem)
-    plans = _plans(problem, chosen, MOST_ROUNDS if fast else FEWER_ROUNDS, policy=policy)
-    terms = {name: np.array([plan.bound.terms[name] for plan in plans]) for name in TERMS}
-    return Curve(rounds=np.array([plan.rounds for plan in plans]), terms=terms)
+def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
+    """Return the objective of the best plans, weighted if the plan's policy is, at several numbers of rounds.
 
-
-def accuracy_curve(problem: Problem, surrogate: Surrogate, chosen: int, policy: str = "optimal") -> Expectation:
-    """Return the highest expected accuracy at several numbers of rounds, like `bound_curve`."""
-    found = _plans(problem, chosen, FEWER_ROUNDS, policy=policy, objective=surrogate)
-    plans = [plan for plan in found if plan.prediction]
-    if not plans:
-        raise InfeasibleError("The surrogate covers no number of rounds.")
-    predictions = [plan.prediction for plan in plans if plan.prediction]
-    accuracy, low, high = np.array([(each.accuracy, each.low, each.high) for each in predictions]).T
-    return Expectation(rounds=np.array([plan.rounds for plan in plans]), accuracy=accuracy, low=low, high=high)
-
-
-def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Plan]:
-    """Return the plans of at most `most` numbers of rounds, spread on a logarithmic scale, and the chosen one."""
-    plans, reason, steps = [], "", problem.learning.total_steps
-    spread = np.geomspace(1, steps, min(steps, most)).round().astype(np.int64)
-    for rounds in np.unique(np.append(spread, chosen)).tolist():
+    The plan's own number of rounds is among them. Raises InfeasibleError if there is no plan at all.
+    """
+    problem, policy = plan.problem, "weighted" if plan.policy == "weighted" else "optimal"
+    objective = surrogate if plan.objective == "accuracy" else None
+    fast = problem.fleet.equal_peak_power and not limits.amplified(problem) and objective is None
+    found, reason, steps = [], "", problem.learning.total_steps
+    spread = np.geomspace(1, steps, min(steps, MOST_ROUNDS if fast else FEWER_ROUNDS)).round().astype(np.int64)
+    for rounds in np.unique(np.append(spread, plan.rounds)).tolist():
         try:
-            plans.append(policies.plan(problem, rounds=rounds, **options))
+            found.append(policies.plan(problem, rounds=rounds, policy=policy, objective=objective))
         except InfeasibleError as error:
             reason = str(error)
-    if not plans:
-        raise InfeasibleError(reason)
-    return plans
-
-
-def over_rounds(plan: Plan, surrogate: Surrogate | None) -> Curve | Expectation:
-    """Return the objective of the best plans, weighted if the plan's policy is, over the number of rounds."""
-    policy = "weighted" if plan.policy == "weighted" else "optimal"
-    if plan.objective == "accuracy" and surrogate is not None:
-        return accuracy_curve(plan.problem, surrogate, plan.rounds, policy)
-    return bound_curve(plan.problem, plan.rounds, policy)
+    expected = [(each.rounds, each.prediction) for each in found if each.prediction is not None]
+    if not (found if objective is None else expected):
+        raise InfeasibleError("The surrogate covers no number of rounds." if found else reason)
+    if objective is not None:
+        ends = np.array([(each.accuracy, each.low, each.high) for _, each in expected]).T
+        return Expectation(np.array([rounds for rounds, _ in expected]), *ends)
+    terms = {name: np.array([each.bound.terms[name] for each in found]) for name in TERMS}
+    return Curve(np.array([each.rounds for each in found]), terms)
 
 
 def limit_curves(plan: Plan, space: CandidateSpace) -> dict[str, Floats]:
@@ -169,9 +154,13 @@ def round_by_round(plan: Plan) -> bool:
     return plan.problem.time_varying or not plan.constant
 
 
-def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
-    """Return mean power/peak power over `tall` devices, most often scheduled first, and `wide` rounds; NaN: none."""
+def power_shares(plan: Plan) -> tuple[Floats, int, int]:
+    """Return power/peak power by devices, most often scheduled first, and rounds (NaN: none), and a cell's extent.
+
+    A cell is the mean over so many devices and rounds that there are at most 60 × 100 cells.
+    """
     peak = plan.problem.fleet.peak_power
+    tall, wide = -(-peak.size // 60), -(-plan.rounds // 100)
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
     row[order] = np.arange(order.size) // tall
@@ -182,17 +171,17 @@ def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
         total[:, column] += np.bincount(on, entry.power / peak[entry.scheduled], rows)
         transmissions[:, column] += np.bincount(on, minlength=rows)
     cells = np.outer(np.bincount(row), np.bincount(np.arange(plan.rounds) // wide))
-    return np.where(transmissions > 0, total / cells, np.nan)
+    return np.where(transmissions > 0, total / cells, np.nan), tall, wide
 
 
-def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Floats]]:
-    """Return at most `most` numbers of rounds, from 0 to I, and the remaining share of each budget after each.
+def budgets_left(plan: Plan) -> tuple[Floats, dict[str, Floats]]:
+    """Return at most `MOST_POINTS` numbers of rounds, from 0 to I, and the remaining share of each budget after each.
 
     Privacy (Σμ_i²) is included only if its budget covers the training, and batteries only if devices have them: the
     smallest remaining share and the median over the devices that are ever scheduled.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
-    rounds = thin(plan.rounds + 1, most=most)
+    rounds = thin(plan.rounds + 1, most=MOST_POINTS)
     spent = np.concatenate([[0.0], np.cumsum(plan.sequence.powers)])[rounds]
     remaining = {"total_power": 1.0 - spent / budget.total_power}
     budgets: dict[str, Any] = {}
@@ -213,7 +202,7 @@ def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Fl
         remaining[name], remaining[f"{name}_median"] = np.array(values).T
     for name, left in remaining.items():  # remove the rounding error by which a feasible plan may exceed a limit
         remaining[name] = np.where(left > -10 * FEASIBILITY_RTOL, np.maximum(left, 0.0), left)
-    return rounds, remaining
+    return rounds.astype(np.float64), remaining
 
 
 def level_lines(plan: Plan, most: int = MOST_POINTS) -> list[Series]:
@@ -224,8 +213,7 @@ def level_lines(plan: Plan, most: int = MOST_POINTS) -> list[Series]:
         ("peak power", "lim-peak_power", "dashed", plan.round_limits["peak_power"]),
         ("θ", "ink", "solid", plan.amplitudes.level),
     )
-    x = (at + 1).astype(np.float64)
-    return [Series(name=name, colour=colour, dash=dash, x=x, y=y[at]) for name, colour, dash, y in lines]
+    return [Series(name, colour, at.astype(np.float64) + 1, y[at], dash) for name, colour, dash, y in lines]
 
 
 def budget_lines(plan: Plan) -> list[Series]:
@@ -238,11 +226,8 @@ def budget_lines(plan: Plan) -> list[Series]:
         "device_power_median": "battery, median device",
     }
     places, left = budgets_left(plan)
-    found = []
-    for key, share in left.items():
-        colour, dash = f"lim-{key.removesuffix('_median')}", "dotted" if key.endswith("_median") else "solid"
-        found.append(Series(name=names[key], colour=colour, dash=dash, x=places.astype(np.float64), y=share))
-    return found
+    looks = {key: (f"lim-{key.removesuffix('_median')}", "dotted" if "_median" in key else "solid") for key in names}
+    return [Series(names[key], looks[key][0], places, share, looks[key][1]) for key, share in left.items()]
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -276,10 +261,8 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def metric_title(runs: Sequence[Run], metric: str) -> str:
     """Return the title of a metric's chart; private records do not contain the transmitted power."""
-    if metric != "power_transmitted_total":
-        return METRICS[metric]
-    metered = any(run.last(metric) is not None for run in runs)
-    return METRICS[metric] if metered else METRICS["power_planned_total"]
+    planned = metric == "power_transmitted_total" and all(run.last(metric) is None for run in runs)
+    return METRICS["power_planned_total" if planned else metric]
 
 
 def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
@@ -292,30 +275,28 @@ def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
     lines = []
     for label, group in grouped.items():
         colour, dash = styles[label]
-        line = Series(name=label, colour=colour, dash=dash, x=np.empty(0), y=np.empty(0))
         if metric in ("accuracy", "loss"):
             x, values = _common(group, metric)
-            if x.size and len(group) > 1:
-                line = replace(line, seeds=len(group), spread=half_width(values))
-            lines += [replace(line, x=x, y=values.mean(axis=0))] * bool(x.size)
+            if x.size:
+                spread = half_width(values) if len(group) > 1 else None
+                lines.append(Series(label, colour, x, values.mean(axis=0), dash, len(group), spread))
             continue
         if metric != "epsilon_total" or group[0].plan.private:
-            x, y = group[0].series(metric)
-            lines.append(replace(line, x=x, y=y))
+            lines.append(Series(label, colour, *group[0].series(metric), dash))
         if metric == "power_transmitted_total":
-            x, y = group[0].series("power_planned_total")
-            lines.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dotted", listed=False))
+            planned = group[0].series("power_planned_total")
+            lines.append(Series(f"{label}, planned", colour, *planned, "dotted", listed=False))
     return [line for line in lines if np.isfinite(line.y).any()]
 
 
 def common_budget(runs: Sequence[Run], metric: str) -> float | None:
     """Return the budget of the whole training if it is the same for all runs, else None."""
     budgets = [run.scenario.budget for run in runs]
-    values: set[float | None] = {None}
-    if metric == "power_transmitted_total":
-        values = {budget.total_power for budget in budgets}
-    elif metric == "epsilon_total":
-        values = {budget.epsilon if budget.scope == "total" else None for budget in budgets}
+    of_metric: dict[str, set[float | None]] = {
+        "power_transmitted_total": {budget.total_power for budget in budgets},
+        "epsilon_total": {budget.epsilon if budget.scope == "total" else None for budget in budgets},
+    }
+    values = of_metric.get(metric, {None})
     return values.pop() if len(values) == 1 else None
 
 

@@ -116,12 +116,9 @@ def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
     least, largest = (phrases.number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
     sentences = (phrases.schedule_sentence(plan), phrases.method_sentence(plan), phrases.expected_accuracy(plan))
     return {
+        **{name: getattr(run, name) for name in ("scenario", "plan", "final", "ledger", "manifest")},
         "label": label,
-        "scenario": run.scenario,
-        "plan": plan,
         "budget": plan.problem.budget,
-        "final": run.final,
-        "ledger": ledger,
         "audit": audit if audit and audit["ledger"] == ledger.head else None,  # of the run as it is now
         "rounds": len(run.rounds),
         "sentence": " ".join(filter(None, sentences)),
@@ -130,5 +127,4 @@ def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
         "epsilon_round": plan.epsilon_round if plan.private else math.inf,
         "epsilon_total": ledger.epsilon_total if plan.private else math.inf,
         "charts": _drawn(_plan_panels(run), ledger.head) if drawn else [],
-        "manifest": run.manifest,
     }

@@ -7,9 +7,7 @@ import json
 import math
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Format = Literal["csv", "latex", "markdown"]
-_CONTROL: Final = ("Cc", "Cs", "Zl", "Zp")
-_BIDIRECTIONAL: Final = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # they reorder the text
+# C0 and C1 controls, line and paragraph separators, characters that reorder the text, and surrogates.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SYMBOLS: Final = {
     **{"δ": "delta", "ε": "varepsilon", "ζ": "zeta", "θ": "theta", "μ": "mu", "ν": "nu", "ξ": "xi", "ϖ": "varpi"},
     **{"ϱ": "varrho", "σ": "sigma", "τ": "tau", "Σ": "Sigma", "√": "surd", "∞": "infty", "±": "pm", "·": "cdot"},
@@ -43,16 +41,7 @@ def clean(text: str, *, keep: str = "") -> str:
     >>> clean("a name\x1b[31m")
     'a name\\x1b[31m'
     """
-    return "".join(
-        character.encode("unicode_escape").decode() if _controls(character) and character not in keep else character
-        for character in text
-    )
-
-
-def _controls(character: str) -> bool:
-    if " " <= character <= "~":
-        return False
-    return unicodedata.category(character) in _CONTROL or unicodedata.bidirectional(character) in _BIDIRECTIONAL
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def say(text: str, *, keep: str = "", **options: Any) -> None:
@@ -112,13 +101,12 @@ class ExportConsole(CleanConsole):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print tables and texts."""
-        texts = [each for each in objects if not (isinstance(each, Table) and each.show_header)]
-        for table in objects:
-            if table not in texts:
-                sys.stdout.write("\n" * self._several + exported(table, self._format))
-                self._several = True
-        if texts or not objects:
-            super().print(*texts, **options)
+        tables = [each for each in objects if isinstance(each, Table) and each.show_header]
+        for table in tables:
+            sys.stdout.write("\n" * self._several + exported(table, self._format))
+            self._several = True
+        if len(tables) < len(objects) or not objects:
+            super().print(*(each for each in objects if each not in tables), **options)
 
 
 class HtmlConsole(CleanConsole):
@@ -147,17 +135,13 @@ class HtmlConsole(CleanConsole):
 
 def html_table(table: Table) -> str:
     """Return a table as HTML without a stylesheet; its title is the caption."""
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f'<{tag} style="text-align:{column.justify}">{html.escape(cell)}</{tag}>'
-            for cell, column in zip(row, table.columns, strict=True)
-        )
-        + "</tr>"
-        for tag, row in zip(chain(["th"], repeat("td")), cells(table), strict=False)
-    )
-    title = html.escape(_plain(str(table.title or "").strip()))
-    return f'<table><caption style="text-align:left">{title}</caption>{rows}</table>'
+    rows: list[str] = []
+    for row in cells(table):
+        tag = "td" if rows else "th"
+        aligned = ((column.justify, html.escape(cell)) for column, cell in zip(table.columns, row, strict=True))
+        rows.append("".join(f'<{tag} style="text-align:{side}">{cell}</{tag}>' for side, cell in aligned))
+    title, body = html.escape(_plain(str(table.title or "").strip())), "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table><caption style="text-align:left">{title}</caption>{body}</table>'
 
 
 def exported(table: Table, format: Format) -> str:

@@ -14,8 +14,7 @@ from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.privacy.gaussian import epsilon_range
 
-FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
-LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
+LIMITS: Final = dict(privacy="privacy", peak_power="peak power", total_power="total power", device_power="a battery")
 TERMS: Final = {  # of Theorem 1
     "initial_gap": "initial gap",
     "participation": "devices left out",

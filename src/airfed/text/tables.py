@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -49,9 +50,8 @@ def bound_basis(plan: Plan) -> str:
 
 def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | None) -> None:
     """Print what one more watt, unit of ε or device changes, in the quantity that the plan was chosen by."""
-    if found is not None:
-        for sentence in sensitivity_sentences(found):
-            console.print(sentence)
+    for sentence in [] if found is None else sensitivity_sentences(found):
+        console.print(sentence)
     added = None if plan.objective == "accuracy" else next_device(plan)
     if added is not None:
         lower = added.alignment < plan.alignment * (1 - 1e-9)
@@ -62,18 +62,16 @@ def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | Non
 
 def sensitivity_sentences(found: Sensitivities) -> list[str]:
     """Return the change with more power, and with more ε, a sentence each."""
-    return [
-        _change(found, "watt", "power", found.watt, found.double_power),
-        _change(found, "unit of ε", "ε", found.epsilon, found.double_epsilon),
-    ]
-
-
-def _change(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
-    one, two = (change_text(found.of, found.now, then) for then in (more, double))
-    same = two.removeprefix("bound ").removeprefix("expected accuracy ")
-    if one == two:
-        return f"One more {unit}, or twice the {budget}: {one}."
-    return f"One more {unit}: {one}; twice the {budget}: {same}."
+    sentences = []
+    for unit, budget, *changed in (
+        ("watt", "power", found.watt, found.double_power),
+        ("unit of ε", "ε", found.epsilon, found.double_epsilon),
+    ):
+        one, two = (change_text(found.of, found.now, then) for then in changed)
+        same = two.removeprefix("bound ").removeprefix("expected accuracy ")
+        twice = f", or twice the {budget}: {one}" if one == two else f": {one}; twice the {budget}: {same}"
+        sentences.append(f"One more {unit}{twice}.")
+    return sentences
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
@@ -116,10 +114,18 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     )
     if budget.spent:
         console.print(f"[dim]earlier trainings spent μ = {budget.spent:.4g} of it; this plan uses the rest[/dim]")
-    if plan.problem.link.csi_error:
-        console.print(_channel_basis(plan))
-    if plan.method.analog and plan.problem.link.measured_noise:
-        console.print(f"[dim]{phrases.measured_noise(plan.problem.link.measured_noise)}[/dim]")
+    if (link := plan.problem.link).csi_error and link.assume_perfect_csi:
+        console.print(
+            f"[bold red]! Imperfect CSI with an NMSE of {link.csi_error:g} is not accounted for: the received "
+            "amplitude may exceed θ, and ε does not hold.[/bold red]"
+        )
+    elif link.csi_error:
+        console.print(
+            f"[dim]imperfect CSI, NMSE {link.csi_error:g}: the received amplitude may be {plan.amplification:.4g} "
+            f"times θ; ε accounts for it, except with probability {link.csi_failure:g}[/dim]"
+        )
+    if plan.method.analog and link.measured_noise:
+        console.print(f"[dim]{phrases.measured_noise(link.measured_noise)}[/dim]")
     if plan.method.analog and plan.problem.shared_noise:
         console.print(f"[dim]{phrases.SHARED_NOISE}[/dim]")
     if sentence := phrases.step_size_sentence(plan):
@@ -131,43 +137,37 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     best, timed = plans["optimal"], _timed(plans)
     console.print(f"[bold]{escape(name)}[/bold] · {len(plans)} policies on one channel realisation\n")
     _print_policies(console, plans, failures)
-    predicted = [plan.prediction is not None for plan in plans.values()]
-    lines = [_meaning_of_optimal(best), bound_basis(best)]
-    if "weighted" in plans:
-        lines.insert(1, "weighted: as optimal, and also over plans whose devices are not aligned.")
+    every, predicted = plans.values(), [plan.prediction is not None for plan in plans.values()]
+    optimal = "the smallest bound of Theorem 1 among the scenario's aligned plans"
+    if best.objective == "accuracy":
+        optimal = "the highest expected accuracy among the scenario's aligned plans"
+    elif best.problem.time_varying or best.problem.fleet.antennas > 1:
+        optimal = "an aligned plan with a small bound of Theorem 1, not proved to be the smallest"
+    score = "above: how far the bound is above that of optimal."
     if any(predicted):
         unknown = "" if all(predicted) else " (?: not covered)"
-        lines.append(f"expected: test accuracy by the accuracy surrogate{unknown}; the highest is first.")
-    else:
-        lines.append("above: how far the bound is above that of optimal.")
-    lines.append("W: power in the worst case, summed over devices and rounds.")
+        score = f"expected: test accuracy by the accuracy surrogate{unknown}; the highest is first."
+    third = "θ: the largest received amplitude [√W]."
     if timed:
         seconds = "s: air time of all rounds in seconds."
-        lines.append(seconds if best.problem.link.bandwidth else "symbols: channel uses of all rounds.")
-    else:
-        lines.append("θ: the largest received amplitude [√W].")
-    if not best.constant:
-        lines.append("devices: in the smallest and the largest round.")
-    epsilon = "ε total: exact" if timed else "ε/round, ε total: exact"
-    if best.constant and not all(plan.equal_mu for plan in plans.values()):
-        epsilon += ", of the most exposed device"
-    if not best.constant:
-        epsilon += (
-            ", of the most exposed device" if timed else ", of the most exposed round and of the most exposed device"
-        )
-    lines.append(f"{epsilon}, {phrases.privacy_basis(best)}.")
-    empty = "" if all(plan.private for plan in plans.values()) else "; empty: the method is not private (ε = ∞)"
-    lines.append(f"limit: the first constraint that binds (peak and total are powers){empty}.")
-    for line in lines:
+        third = seconds if best.problem.link.bandwidth else "symbols: channel uses of all rounds."
+    exposed = "" if best.constant and all(plan.equal_mu for plan in every) else ", of the most exposed device"
+    if not best.constant and not timed:
+        exposed = f", of the most exposed round and{exposed[1:]}"
+    empty = "" if all(plan.private for plan in every) else "; empty: the method is not private (ε = ∞)"
+    lines = (
+        f"optimal: {optimal}.",
+        "weighted: as optimal, and also over plans whose devices are not aligned." if "weighted" in plans else "",
+        bound_basis(best),
+        score,
+        "W: power in the worst case, summed over devices and rounds.",
+        third,
+        "" if best.constant else "devices: in the smallest and the largest round.",
+        f"{'' if timed else 'ε/round, '}ε total: exact{exposed}, {phrases.privacy_basis(best)}.",
+        f"limit: the first constraint that binds (peak and total are powers){empty}.",
+    )
+    for line in filter(None, lines):
         console.print(line, style="dim")
-
-
-def _meaning_of_optimal(plan: Plan) -> str:
-    if plan.objective == "accuracy":
-        return "optimal: the highest expected accuracy among the scenario's aligned plans."
-    if plan.problem.time_varying or plan.problem.fleet.antennas > 1:
-        return "optimal: an aligned plan with a small bound of Theorem 1, not proved to be the smallest."
-    return "optimal: the smallest bound of Theorem 1 among the scenario's aligned plans."
 
 
 def print_equal_total(
@@ -182,32 +182,11 @@ def print_equal_total(
 
 
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
-    best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
-    predicted = any(plan.prediction for plan in plans.values())
-    timed = _timed(plans)
-    columns: list[tuple[str, Callable[[Plan], str]]] = [
-        ("devices", _devices),
-        ("rounds", lambda plan: f"{plan.rounds}"),
-        *([] if timed else [("θ", lambda plan: compact(plan.alignment, 3))]),
-        ("bound", lambda plan: compact(plan.bound.total, 4)),
-        ("expected", lambda plan: "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}")
-        if predicted
-        else ("above", lambda plan: above(plan.bound.total / best - 1)),
-        ("W", lambda plan: compact(plan.power_total, 4)),
-        *([] if timed else [("ε/round", lambda plan: _epsilon(plan, plan.epsilon_round))]),
-        ("ε total", lambda plan: _epsilon(plan, plan.epsilon_total)),
-        *([("symbols", lambda plan: compact(plan.channel_uses, 3))] if timed and not link.bandwidth else []),
-        *([("s", lambda plan: compact(plan.air_time or 0.0, 3))] if timed and link.bandwidth else []),
-    ]
-    table = plain_table("policy", *(name for name, _ in columns), "limit", left=("policy", "limit"), title=title)
-    marked = next(iter(plans)) if predicted else "optimal"
-    for policy, plan in plans.items():
-        table.add_row(
-            policy + ("*" if plan.violations else ""),
-            *(value(plan) for _, value in columns),
-            LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
-            style="bold" if policy == marked else "",
-        )
+    rows = policy_rows(plans)
+    table = plain_table(*rows[0], left=("policy", "limit"), title=title)
+    marked = next(iter(plans)) if "expected" in rows[0] else "optimal"
+    for policy, row in zip(plans, rows, strict=True):
+        table.add_row(*row.values(), style="bold" if policy == marked else "")
     unbounded = console.options.update(max_width=10_000)
     if console.measure(table, options=unbounded).maximum > console.width:
         table.padding = (0, 1, 0, 0)
@@ -221,6 +200,34 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
         console.print(f"[red]! {CHOSEN_ON_DATA}[/red]")
 
 
+def policy_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
+    """Return the comparison of policies, a row each: its cells by column."""
+    optimal, timed = plans["optimal"], _timed(plans)
+    score = "expected" if any(plan.prediction for plan in plans.values()) else "above"
+    time = "s" if optimal.problem.link.bandwidth else "symbols"
+    columns = ("policy", "devices", "rounds", "θ", "bound", score, "W", "ε/round", "ε total", time, "limit")
+    shown = [column for column in columns if column not in (("θ", "ε/round") if timed else (time,))]
+    rows = []
+    for policy, plan in plans.items():
+        cells = {
+            "policy": policy + ("*" if plan.violations else ""),
+            "devices": _devices(plan),
+            "rounds": f"{plan.rounds}",
+            "θ": compact(plan.alignment, 3),
+            "bound": compact(plan.bound.total, 4),
+            "expected": "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}",
+            "above": above(plan.bound.total / optimal.bound.total - 1),
+            "W": compact(plan.power_total, 4),
+            "ε/round": compact(plan.epsilon_round, 3) if plan.private else "∞",
+            "ε total": compact(plan.epsilon_total, 3) if plan.private else "∞",
+            "symbols": compact(plan.channel_uses, 3),
+            "s": compact(plan.air_time or 0.0, 3),
+            "limit": LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
+        }
+        rows.append({column: cells[column] for column in shown})
+    return rows
+
+
 def _timed(plans: Mapping[str, Plan]) -> bool:
     """Return whether symbols or seconds replace θ and ε per round; over the air they only repeat the rounds."""
     return any(plan.problem.link.bandwidth or plan.method != OVER_THE_AIR for plan in plans.values())
@@ -231,23 +238,6 @@ def _devices(plan: Plan) -> str:
     if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
     return span(plan.sizes, "-")
-
-
-def _epsilon(plan: Plan, epsilon: float) -> str:
-    return compact(epsilon, 3) if plan.private else "∞"
-
-
-def _channel_basis(plan: Plan) -> str:
-    link = plan.problem.link
-    if link.assume_perfect_csi:
-        return (
-            f"[bold red]! Imperfect CSI with an NMSE of {link.csi_error:g} is not accounted for: the received "
-            "amplitude may exceed θ, and ε does not hold.[/bold red]"
-        )
-    return (
-        f"[dim]imperfect CSI, NMSE {link.csi_error:g}: the received amplitude may be {plan.amplification:.4g} "
-        f"times θ; ε accounts for it, except with probability {link.csi_failure:g}[/dim]"
-    )
 
 
 def _limit_rows(plan: Plan) -> list[Row]:
@@ -306,14 +296,11 @@ def _privacy_rows(plan: Plan) -> list[Row]:
     if plan.problem.fleet.antennas > 1:
         adversary: Adversary = "combined" if plan.problem.link.adversary == "all_antennas" else "all_antennas"
         signals = "all antennas' signals" if adversary == "all_antennas" else "the combined signal"
-        try:
+        epsilon, remark = "∞", "no claim"
+        with suppress(InfeasibleError):
             other = plan.against(adversary)
-        except InfeasibleError:
-            rows.append((f"in total, against {signals}", "∞", "no claim"))
-        else:
-            rows.append(
-                (f"in total, against {signals}", _figure(other.epsilon_total), f"μ in total = {other.mu_total:.5g}")
-            )
+            epsilon, remark = _figure(other.epsilon_total), f"μ in total = {other.mu_total:.5g}"
+        rows.append((f"in total, against {signals}", epsilon, remark))
     return rows
 
 

@@ -80,7 +80,7 @@ UNNOISED: Final = (
 
 
 class PlanFigures(TypedDict):
-    """`plan.json`, a plan's `to_dict`: what is used without the plan itself; `Plan.from_dict` checks everything."""
+    """`plan.json`, a plan's `to_dict`; `Plan.from_dict` checks all values that follow from others."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
@@ -89,6 +89,14 @@ class PlanFigures(TypedDict):
     num_scheduled: Count
     dimension: Count
     rounds: Count
+    objective: Literal["bound", "accuracy"]
+    average: Average
+    predicted_accuracy: Share | None
+    predicted_loss: Amount | None
+    predicted_basis: Text
+    predicted_interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
+    notes: list[Text]
+    lower_bound: Amount | None
 
 
 class Manifest(_Read):

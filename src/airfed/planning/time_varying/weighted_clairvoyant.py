@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
 from airfed import bounds
 from airfed.planning.amplitudes import Amplitudes
@@ -187,7 +187,6 @@ class _Ascent:
         self.tried: set[int] = set()
         self.small = rounds * instance.num_devices <= _SMALL and self.amounts.size <= _FEW
         self.close = _SMALL_GAP if self.small else _CLOSE
-        self.found: list[tuple[Floats, Floats]] = []  # amplitudes and spent shares of the present search, if small
         self._evaluate(np.zeros(self.amounts.size), rounds)
         self.worth = np.full(self.amounts.size, 0.1 * float(self.best.min()) / self.amounts.size)
 
@@ -208,10 +207,7 @@ class _Ascent:
             worth = self._multiply(found.x * unit, rounds, _LAST)
         self.worth = worth
         if self.small:
-            self.found = []
             worth = self._newton(worth, rounds)
-            if self.found and self._gap(rounds) > _SMALL_GAP:
-                self._combine(rounds)
         self._evaluate(worth, self.rounds, at=rounds)
 
     def _gap(self, rounds: int) -> float:
@@ -249,29 +245,6 @@ class _Ascent:
             worth, used = following, spent
         return worth
 
-    def _combine(self, rounds: int) -> None:
-        """Try the best convex combination of the amplitudes that Newton's method has met, within the budgets.
-
-        Where power has no cost, amplitudes are not unique, and no multipliers give those within the budgets.
-        """
-        tables = np.array([table for table, _ in self.found])
-        weights = self.instance.weights(rounds)
-        values = np.array([bounds.weighted_sum(weights, errors(self.instance, each)) for each in tables])
-        used = np.array([shares for _, shares in self.found]).T
-        # the last variable is the share by which budgets are exceeded, before `within` reduces the amplitudes
-        found = linprog(
-            np.append(values / values.max(), 1.0),
-            np.column_stack((used, -np.ones(len(used)))),
-            np.ones(len(used)),
-            np.append(np.ones(values.size), 0.0)[None],
-            1.0,
-            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-        )
-        if found.success:
-            share, total = np.maximum(found.x[:-1], 0.0), tables.sum(axis=2)
-            mean = np.einsum("j,jik->ik", share, tables / total[..., None])
-            self._keep(mean / np.sqrt(share @ np.square(1.0 / total))[:, None])
-
     def _keep(self, amplitude: Floats) -> None:
         """Keep a plan, reduced to the budgets, if it is the best."""
         plan = within(self.instance, np.sqrt(self.solver.seen), amplitude)
@@ -303,8 +276,6 @@ class _Ascent:
         if np.all(amplitude.any(axis=1)):
             self._keep(amplitude)
         used = self.budgets.used(np.square(amplitude), load[:number], seen[:number]) / self.amounts
-        if self.small and np.all(amplitude.any(axis=1)):
-            self.found.append((amplitude, used))
         return float(dual[number - 1]), used
 
 
