@@ -228,7 +228,7 @@ def test_plans_with_the_accuracy_objective_are_compared_by_accuracy() -> None:
 
 
 def test_policies_without_an_expected_accuracy_are_compared_by_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_tab, "above", lambda ratio: "12.3%")  # it looks like an accuracy
+    monkeypatch.setattr("airfed.text.tables.above", lambda ratio: "12.3%")  # it looks like an accuracy
     compared, _ = compare_tab.compare(design("power").change("learning.learning_rate", 0.05))  # no surrogate fits
     assert {row["above"] for row in compared.rows} == {"12.3%"}
     assert all("expected" in row for row in compare_tab.compare(design("power"))[0].rows)
