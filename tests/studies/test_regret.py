@@ -302,10 +302,7 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     assert all(each["predicted"] is not None for each in rows)  # the bound's plan was rows, too
     assert len(regret.scenarios(rows)) == 6
     text = page.read_text(encoding="utf-8")
-    names = ["regret", "prediction"]
-    assert text == reproduction.markdown(
-        pd.DataFrame(), figures=names, quick=False, tables=reproduction.kept(page, names)
-    )
+    assert text == reproduction.again(page)
     capsys.readouterr()
     assert main("regret", "prediction", **arguments) == 0  # nothing is left to run
     assert "comparisons pass" in capsys.readouterr().out
