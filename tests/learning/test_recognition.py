@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import types
 from pathlib import Path
 
 import numpy as np
@@ -303,7 +304,7 @@ class Failing(nn.Sequential):
 
 
 class Ageing(nn.Module):
-    """Another network once it was called so many times: a trace is one, the comparison two."""
+    """Another network once it was called so many times: a trace is one, the comparison 21."""
 
     def __init__(self, most):
         super().__init__()
@@ -315,7 +316,7 @@ class Ageing(nn.Module):
 
 
 ALIKE = {kind.__name__: kind(*chain()) for kind in (Doubling, Slowing, Failing)}
-ALIKE |= {f"ageing after {most}": Ageing(most) for most in (1, 2, 3)}
+ALIKE |= {f"ageing after {most}": Ageing(most) for most in (1, 2, 22)}
 
 
 @pytest.mark.parametrize("name", ALIKE)
@@ -325,9 +326,32 @@ def test_a_module_that_only_looks_equivalent_is_trained_by_torch(name, caplog):
     engine = make_engine("auto", own, *images(), learning_rate=0.1)
     engine.close()
     assert engine.name == "torch"
-    late = name == "ageing after 3"  # the comparison is over by then
+    late = name == "ageing after 22"  # the comparison is over by then
     reason = "a call changes the state" if late else "the model computes other values than a network 4c3-6"
     assert f"Using the torch engine: {reason}" in caplog.text
+
+
+def deep(width, outputs, *layers, act=nn.ReLU):
+    """So deep that its biases outweigh the images."""
+    inner = [part for _ in range(4) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, width), act(), *inner, nn.Linear(width, outputs), *layers)
+
+
+@pytest.mark.parametrize("width", [1, 6])
+def test_units_that_are_always_zero_or_always_positive_hide_nothing(width):
+    for seed in range(20):
+        torch.manual_seed(seed)
+        recognise(deep(width, 2), SHAPE)
+        for own in (deep(width, 2, nn.ReLU()), deep(width, 2, act=nn.Identity)):
+            with pytest.raises(NotRecognised, match="computes other values"):
+                recognise(own, SHAPE)
+
+
+def test_a_forward_method_of_one_layer_is_not_recognised():
+    own = chain()
+    own[-1].forward = types.MethodType(lambda layer, x: F.linear(x.clamp(max=1e3), layer.weight, layer.bias), own[-1])
+    with pytest.raises(NotRecognised, match="a forward method of a single object"):
+        recognise(own, SHAPE)
 
 
 def test_zeros_to_begin_with_hide_nothing():

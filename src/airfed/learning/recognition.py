@@ -23,6 +23,7 @@ _CALLS: Final = {
 }
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _RTOL: Final = 1e-4  # of logits and gradients; rounding gives 1e-6, another network 1
+_DRAWS: Final = 20  # of the parameters; for one, every logit may be positive, or every unit of a layer zero
 _IMAGES: Final = 7  # a prime, which no network is likely to expect
 
 
@@ -51,13 +52,15 @@ def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
 
 def _check_operations(module: nn.Module) -> None:
     """Raise `NotRecognised` unless the module only calls what a network needs, whatever the images are."""
-    if any(getattr(part, hooks) for part in module.modules() for hooks in _HOOKS):
+    parts = dict(module.named_modules())
+    if any(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS):
         raise NotRecognised("the model has hooks")
+    if any("forward" in vars(part) for part in parts.values()):
+        raise NotRecognised("the model has a forward method of a single object")
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:  # user code can raise anything
         raise NotRecognised(f"the model cannot be traced ({type(error).__name__})") from None
-    parts = dict(module.named_modules())
     for node in graph.nodes:
         if node.op == "call_module":
             part = parts[str(node.target)]
@@ -92,9 +95,12 @@ def _agree(module: nn.Module, network: Network) -> bool:
     rng, twin = np.random.default_rng(0), models.build_module(network)
     images = torch.tensor(rng.standard_normal((_IMAGES, *network.input_shape), np.float32))
     labels = torch.tensor(rng.integers(0, network.classes, _IMAGES))
-    others = [rng.uniform(-1, 1, tensor.size) / math.sqrt(tensor.fan_in) for tensor in network.tensors]
+    others = [
+        np.concatenate([rng.uniform(-1, 1, tensor.size) / math.sqrt(tensor.fan_in) for tensor in network.tensors])
+        for _ in range(_DRAWS)
+    ]
     try:
-        for parameters in (models.flatten(module), np.concatenate(others).astype(np.float32)):
+        for parameters in (models.flatten(module), *np.asarray(others, np.float32)):
             pairs = zip(
                 *(_logits_and_gradients(one, parameters, images, labels) for one in (module, twin)), strict=True
             )
