@@ -77,6 +77,14 @@ def test_an_audit_passes_with_0_and_draws(run, tmp_path, capsys):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_run_that_cannot_be_written_to_is_audited_all_the_same(run, capsys):
+    (run / "audit.json").mkdir()
+    assert main(["audit", str(run), "--trials", "1000", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["verdict"] == "pass"
+    assert captured.err == f"airfed: not kept for the report: {run / 'audit.json'}: Is a directory.\n"
+
+
 def test_an_audit_fails_with_4(make_scenario, tmp_path, capsys):
     scenario = make_scenario(fleet__num_devices=40, channel__csi_error=0.1, channel__assume_perfect_csi=True)
     (tmp_path / "s.toml").write_text(scenario.to_toml())

@@ -102,13 +102,16 @@ def audit(
     found = result.to_dict()
     if plot is not None:
         figure.save(figure.roc_figure(found), plot)
-    if subject.run is not None and not subject.run.errors and against is None and not end_to_end:  # the report shows it
-        kept = {"ledger": subject.run.ledger.head} | {key: found[key] for key in ("verdict", "epsilon_total_lower")}
-        write_atomic(path / "audit.json", dumps(kept).encode())
     if json:
         output.print_json(found)
     else:
         _print_audit(output.make_console(format), found, plot)
+    if subject.run is not None and not subject.run.errors and against is None and not end_to_end:  # the report shows it
+        kept = {"ledger": subject.run.ledger.head} | {key: found[key] for key in ("verdict", "epsilon_total_lower")}
+        try:
+            write_atomic(path / "audit.json", dumps(kept).encode())
+        except OSError as error:
+            output.say(f"airfed: not kept for the report: {path / 'audit.json'}: {error.strerror}.", file=sys.stderr)
     return 0 if found["verdict"] == "pass" else 4
 
 
