@@ -286,5 +286,5 @@ def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers
     uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
     fits = uses <= problem.symbols
     if not fits.any():
-        problem.require_time(uses[0], f"with {method.name} rounds={rounds[0]} take")
+        problem.require_time(uses[0], f"rounds={rounds[0]} with {method.name} take")
     return np.asarray(rounds[fits])
