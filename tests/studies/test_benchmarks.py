@@ -115,3 +115,13 @@ def test_methods_that_are_not_trained_have_the_plan_of_weighted(name):
     study = benchmarks.STUDIES[name]
     assert all(study.shares_its_plan(policy, seed) for policy in study.equal for seed in range(study.seeds))
     assert not any(study.shares_its_plan(policy, seed=0) for policy in study.policies if policy != "weighted")
+
+
+def test_the_readme_states_the_means_on_record(repository):
+    rows = {each["policy"]: each for each in benchmarks.benchmark("private", benchmarks.records()).rows()}
+    own, reference = rows["weighted"], rows["fedavg"]["accuracy"]
+    half = own["accuracy_high"] - own["accuracy"]
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    assert own["seeds"] == 10
+    assert f"has {own['accuracy']:.1%} ± {100 * half:.1f} (95% interval of the mean)" in text
+    assert f"FedAvg without privacy {reference:.1%}" in text.replace("\n", " ")
