@@ -22,7 +22,7 @@ from studies.markdown import markdown_table, recorded
 
 DOCS: Final = Path(__file__).parent.parent / "docs" / "studies"
 PAGE: Final = DOCS / "coverage.md"
-TABLES: Final = ("regret-trainings.csv", "antennas.csv")
+TABLES: Final = ("regret-trainings.csv", "antennas-trainings.csv")
 LEVELS: Final = (0.9, 0.95, 0.98, 1.0)
 ENOUGH: Final = 0.88
 OTHER_DATA: Final = {  # scenario: the surrogate of another data set with its model, partition and images per device
@@ -127,7 +127,7 @@ def markdown(found: dict[str, dict[str, Any]]) -> str:
             "`airfed plan` prints an interval for the accuracy of a single training. It is nominally a 90% interval.",
             "This page shows how many recorded trainings it contains. `python -m studies coverage` writes the page and",
             "`src/airfed/surrogates/intervals.json`. Do not edit it. The records are those of [regret](regret.md)",
-            f"(`{TABLES[0]}`: {first}) and [antennas](../antennas.md) (`{TABLES[1]}`: {second}).",
+            f"(`{TABLES[0]}`: {first}) and [antennas](antennas.md) (`{TABLES[1]}`: {second}).",
             "",
             "The interval is conformal: the errors of recorded trainings set its width. With p expected, the scale is",
             r"\( s = p(1 - p) + 0.02 \), and the score of a training is \( (\text{accuracy} - p) / s \). The intervals",
