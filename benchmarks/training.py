@@ -2,6 +2,7 @@
 
     python benchmarks/training.py                 # the reference loop, the fused engine, the dense bound
     python benchmarks/training.py --peers         # also Flower's simulation and pfl (installed apart)
+    python benchmarks/training.py --own           # a network with group normalisation: torch engine, PyTorch loop
     python benchmarks/training.py --figures       # also time and memory of whole runs of T = 200 steps
     python benchmarks/training.py --busy          # processor time on one thread, for a shared machine
 
@@ -32,10 +33,11 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,7 @@ from airfed.learning.fused import FusedEngine
 from airfed.network import Network, builtin
 
 DEVICES, IMAGES, LEARNING_RATE = 100, 600, 0.1
+OWN_IMAGES = (8, 40, 600)
 CLOCK = time.perf_counter
 NETWORK = builtin("cnn", input_shape=(1, 28, 28), classes=10)
 PEERS = {"flower": "flwr[simulation]>=1.41,<2", "pfl": "pfl"}
@@ -89,17 +92,19 @@ class Dense:
         return min(times) / (2 * 1024**3) * flop_per_sample(NETWORK) * DEVICES * IMAGES * steps
 
 
-class Fused:
-    """The fused engine, with the sum of the updates."""
+class Engine:
+    """An engine of airfed, with the sum of the updates."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
-        shards = np.arange(DEVICES * IMAGES).reshape(DEVICES, IMAGES)
-        self.engine = FusedEngine(NETWORK, images, labels, shards, learning_rate=LEARNING_RATE, threads=threads)
+    def __init__(
+        self, kind: Any, model: Any, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int
+    ) -> None:
+        shards = np.arange(len(labels)).reshape(DEVICES, -1)
+        self.engine = kind(model, images, labels, shards, learning_rate=LEARNING_RATE, threads=threads)
         self.weights = weights
 
     def round(self, steps: int) -> float:
         start = CLOCK()
-        total = np.zeros(NETWORK.dimension)
+        total = np.zeros(self.weights.size)
         devices = np.arange(DEVICES)
         for _, updates in self.engine.updates(self.weights, devices, steps=steps, round_index=0):
             total += updates.sum(axis=0)
@@ -109,25 +114,20 @@ class Fused:
 class Reference:
     """A plain loop in PyTorch: one device after the other, all cores for each."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
+    def __init__(self, model: Any, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
         import torch
-        from torch import nn
 
         torch.set_num_threads(threads)
         self.torch, self.threads = torch, threads
-        self.images = torch.from_numpy(images).reshape(DEVICES, IMAGES, 1, 28, 28)
-        self.labels = torch.from_numpy(labels).reshape(DEVICES, IMAGES)
+        self.images = torch.from_numpy(images).reshape(DEVICES, -1, 1, 28, 28)
+        self.labels = torch.from_numpy(labels).reshape(DEVICES, -1)
         self.weights = torch.from_numpy(weights)
-        self.model = nn.Sequential(
-            *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
-            *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
-        )
+        self.model = model
 
     def round(self, steps: int) -> float:
         torch = self.torch
         start = CLOCK()
-        total = torch.zeros(NETWORK.dimension)
+        total = torch.zeros(self.weights.numel())
         optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
         for images, labels in zip(self.images, self.labels, strict=True):
             fresh = self.weights.clone()  # parameters become views of it, and training changes them
@@ -208,6 +208,48 @@ def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions
     return times
 
 
+def paper_module() -> Any:
+    """Return the CNN of the paper as a torch module."""
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
+    )
+
+
+def own_module() -> Any:
+    """Return a network with group normalisation (d = 75,562), which the fused engine does not train."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((1, 32), (32, 64), (64, 96)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.GroupNorm(8, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10))
+
+
+def own(threads: int, steps: Iterable[int], repetitions: int) -> None:
+    """Print the speed of the torch engine and of the loop for the own module."""
+    from airfed.learning.models import flatten
+    from airfed.learning.torch_engine import TorchEngine
+
+    module = own_module()
+    every, weights = mnist(), flatten(module)
+    print(f"own module, d = {weights.size:,}, {DEVICES} devices, {threads} threads, {datetime.date.today()}")
+    for count in OWN_IMAGES:
+        images, labels = (part[: DEVICES * count] for part in every)
+        loop = Reference(module, images, labels, weights, threads)
+        engine = Engine(TorchEngine, own_module(), images, labels, weights, threads)
+        for each in steps:
+            times = measure({"loop": loop.round, "engine": engine.round}, each, repetitions)
+            speed = {name: len(labels) * each / min(seconds) for name, seconds in times.items()}
+            print(
+                f"{count:4} images, E = {each}: samples/s: PyTorch loop {speed['loop']:,.0f}, torch engine "
+                f"{speed['engine']:,.0f}; the engine is faster by {speed['engine'] / speed['loop']:.2f}"
+            )
+
+
 def whole_runs() -> None:
     """Print time and memory of complete runs with the scenario of the figures, MNIST, T = 200."""
     command = [sys.executable, "-m", "airfed"]
@@ -246,6 +288,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 5], help="values of E")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="compare with peers (all if none is named)")
     parser.add_argument("--figures", action="store_true", help="time whole runs as well")
+    parser.add_argument("--own", action="store_true", help="time an own module only")
     parser.add_argument("--busy", action="store_true", help="processor time on one thread, no peers")
     parser.add_argument("--json", type=Path, help="write all times to this file")
     arguments = parser.parse_args()
@@ -253,6 +296,9 @@ def main() -> None:
         global CLOCK
         CLOCK, arguments.threads, arguments.peers = time.process_time, 1, None
 
+    if arguments.own:
+        own(arguments.threads, arguments.steps, arguments.repetitions)
+        return
     if arguments.figures:
         whole_runs()  # first: the peak memory of a child includes that of its parent at the start
     images, labels = mnist()
@@ -260,9 +306,9 @@ def main() -> None:
     many = f"fused engine, {arguments.threads} thread(s)"
     programs: dict[str, Callable[[int], float]] = {
         "dense bound": Dense(arguments.threads).round,
-        "reference loop (PyTorch)": Reference(images, labels, weights, arguments.threads).round,
-        "fused engine, 1 thread(s)": Fused(images, labels, weights, 1).round,
-        many: Fused(images, labels, weights, arguments.threads).round,
+        "reference loop (PyTorch)": Reference(paper_module(), images, labels, weights, arguments.threads).round,
+        "fused engine, 1 thread(s)": Engine(FusedEngine, NETWORK, images, labels, weights, 1).round,
+        many: Engine(FusedEngine, NETWORK, images, labels, weights, arguments.threads).round,
     }
     names = [] if arguments.peers is None else arguments.peers or list(PEERS)
     print(

@@ -15,17 +15,17 @@ from airfed.cli.sweep import job_count, print_outcome, print_verdicts, run_point
 from airfed.experiments import claims, figures
 from airfed.text import output
 from airfed.text.tables import plain_table
-from studies import catalogue, coverage, networks, page, transfer
+from studies import catalogue, coverage, networks, page
 
-FROM_RECORDS: Final = {"coverage": coverage.write, "transfer": transfer.write, "page": page.rewrite}
+FROM_RECORDS: Final = {"coverage": coverage.write, "page": page.rewrite}
 
 
 def main(
     *names: Annotated[
         str,
         Parameter(
-            help=f"Studies: {', '.join(catalogue.STUDIES)}; or figures of the paper; or coverage, transfer, "
-            "networks or page alone."
+            help=f"Studies: {', '.join(catalogue.STUDIES)}; or figures of the paper; or coverage, networks "
+            "or page alone."
         ),
     ],
     out: Path = Path("out/studies"),

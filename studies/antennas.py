@@ -61,7 +61,8 @@ def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]
 def read(file: Path) -> list[dict[str, Any]]:
     """Return the rows in a CSV file."""
     table = pd.read_csv(file).astype(object)
-    return [{str(key): value for key, value in row.items()} for row in table.where(table.notna(), None).to_dict("records")]
+    found = table.where(table.notna(), None).to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in found]
 
 
 def figure(found: Rows, note: str) -> Figure:

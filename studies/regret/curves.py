@@ -11,7 +11,7 @@ from studies.regret.regret import Rows
 
 
 def regret_figure(rows: Rows, note: str) -> Figure:
-    """Return, for each scenario, the accuracy of all grid points and of both plans, and the regret of the plans.
+    """Return, for each scenario, the accuracy of all grid points and of the plans, and the regret of the plans.
 
     Args:
         rows: see `regret_rows.COLUMNS`.
@@ -35,24 +35,18 @@ def regret_figure(rows: Rows, note: str) -> Figure:
             )
             for plan, marker, colour, name in (
                 (scenario.by_bound, "D", PALETTE["warn"], "plan by the bound"),
-                (scenario.by_accuracy, "o", PALETTE["lit"], "plan by accuracy"),
+                (scenario.by_accuracy, "s", PALETTE["run-1"], "by pilots on the same data set"),
+                (scenario.by_transfer, "o", PALETTE["lit"], "by pilots on another data set"),
             ):
                 shown = {"label": name, **first}
                 left.plot(np.mean(list(plan.values())), index, marker, color=colour, ms=5.5, mec="white", **shown)
-                lost, up = scenario.loss(plan), 0.0 if marker == "o" else 0.24
+                lost, up = scenario.regret(plan), {"D": 0.3, "s": 0.15, "o": 0.0}[marker]
                 half = lost.half_width if np.isfinite(lost.half_width) else 0.0
                 bar = {"fmt": marker, "color": colour, "ms": 4.5, "mec": "white", "capsize": 2, "lw": 1}
                 right.errorbar(lost.mean, index + up, xerr=half, **bar)
-            other = scenario.regret_of_others
-            right.plot(
-                other.mean,
-                index - 0.24,
-                "o",
-                mfc="none",
-                color=PALETTE["lit"],
-                ms=4.5,
-                **{"label": "plan by accuracy, to the best on the other seeds", **first},
-            )
+            other = scenario.regret_of_others(scenario.by_transfer)
+            shown = {"label": "the same, to the best on the other seeds", **first}
+            right.plot(other.mean, index - 0.2, "o", mfc="none", color=PALETTE["lit"], ms=4.5, **shown)
         right.axvline(0, color="black", lw=0.8)
         right.axvspan(-regret.MARGIN, regret.MARGIN, color=PALETTE["lit"], alpha=0.12, lw=0)
         left.set_yticks(range(len(found)), [plain(scenario.name) for scenario in found])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from airfed.experiments import figures, points
 from airfed.experiments.results import Record
 from airfed.learning import data
+from airfed.planning.surrogate import Surrogate, load_surrogate
 from airfed.scenario import Scenario
-from airfed.scenario.learning_section import data_source
+from airfed.scenario.learning_section import data_source, shipped
 from airfed.training.directory import RunError
 
 if TYPE_CHECKING:
@@ -39,6 +41,16 @@ def rows(found: Studies) -> list[dict[str, Any]]:
         for record in found[title].records
         if record.point.values["seed"] in seeds
     ]
+
+
+def other_surrogate(name: str) -> tuple[Surrogate, int]:
+    """Return the surrogate of another data set that the variant "transfer" names, and the number of devices."""
+    experiment = points.load(figures.definition_file(f"regret-{name}"))
+    (transfer,) = (each for each in experiment.variants if each.label == "transfer")
+    surrogate = str(transfer.changes["policy.surrogate"])
+    known = shipped()
+    found = known[surrogate] if surrogate in known else load_surrogate(experiment.base.folder / surrogate)
+    return found, experiment.base.num_devices
 
 
 def typed(texts: Iterable[Mapping[str, str]], source: str = "the table") -> list[dict[str, Any]]:

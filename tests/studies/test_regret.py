@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies.__main__ import main
 from studies.regret import curves as regret_curves
+from studies.regret import page as regret_page
 from studies.regret import regret
 from studies.regret import rows as regret_rows
 
@@ -62,17 +63,23 @@ def made_up(*, reached=0.895, off=0.01, names=("paper", "fashion", "unlike")):
             point = {"rounds": rounds, "norm": norm, "predicted": level - off, "partition": part}
             rows.append(row(name, "grid", seed, level + effect, **point))
         rows.append(row(name, "accuracy", seed, reached + effect, predicted=reached - off, partition=part))
+        rows.append(row(name, "transfer", seed, reached - 0.002 + effect, predicted=0.7, partition=part))
         rows.append(row(name, "bound", seed, 0.84 + effect, rounds=53, partition=part))
     return rows
 
 
 def test_the_verdicts_have_the_regret_of_the_scenarios():
-    for verdict, scenario in zip(regret.check_regret(made_up()), regret.scenarios(made_up()), strict=True):
-        assert scenario.best == (40, 5.0, "none")
-        assert verdict.effect.mean == pytest.approx(0.5)
-        assert verdict.effect.high == pytest.approx(0.5)  # paired: all seeds agree
-        assert verdict.passed
-        assert "regret of the plan by the bound +6.0" in verdict.remark
+    other, same = np.split(np.array(regret.check_regret(made_up())), 2)
+    for verdicts, expected, data in ((other, 0.7, "another data set"), (same, 0.5, "the same data set")):
+        for verdict, scenario in zip(verdicts, regret.scenarios(made_up()), strict=True):
+            assert scenario.best == (40, 5.0, "none")
+            assert verdict.effect.mean == pytest.approx(expected)
+            assert verdict.effect.high == pytest.approx(expected)  # paired: all seeds agree
+            assert verdict.passed
+            assert data in verdict.claim
+            assert scenario.name in verdict.comparison
+    header, *cells = regret_page.summary(made_up())
+    assert [dict(zip(header, line, strict=True))["regret, the bound"] for line in cells] == ["+6.0 [+6.0, +6.0]"] * 3
     for verdict in regret.check_regret(made_up(reached=0.888)):
         assert not verdict.passed
         assert verdict.refuted
@@ -84,7 +91,7 @@ def test_an_equivalence_test_needs_the_whole_interval_within_the_margin():
     for each in rows:
         if each["label"] == "accuracy":
             each["accuracy"] += (0.0, 0.05, -0.05)[each["seed"] - 1]
-    (verdict,) = regret.check_regret(rows)
+    _, verdict = regret.check_regret(rows)
     assert verdict.effect.mean == pytest.approx(0.5)  # within the margin; its interval is not
     assert verdict.effect.high > 10
     assert verdict.outcome == "not shown"
@@ -97,8 +104,9 @@ def test_an_equivalence_test_needs_the_whole_interval_within_the_margin():
 def test_the_best_on_the_other_seeds_is_at_no_seed_better_than_the_best(points, plan):
     # c maximises the sum over the others and b that over all, so that a(c, seed) = S(c) - S_others(c) <= a(b, seed)
     grid = {regret.GridSetting(index, 1.0): dict(enumerate(values)) for index, values in enumerate(points)}
-    scenario = regret.ScenarioResult(name="", about="", grid=grid, by_accuracy=dict(enumerate(plan)), by_bound={})
-    assert scenario.regret_of_others.mean <= scenario.regret.mean + 1e-9
+    own = dict(enumerate(plan))
+    scenario = regret.ScenarioResult(name="", about="", grid=grid, by_accuracy=own, by_transfer={}, by_bound={})
+    assert scenario.regret_of_others(own).mean <= scenario.regret(own).mean + 1e-9
     best, others = best_point(grid, [0, 1, 2]), best_by_others(grid)
     assert all(grid[others[seed]][seed] <= grid[best][seed] + 1e-9 for seed in range(3))
 
@@ -111,10 +119,9 @@ def test_the_two_regrets_enclose_the_truth_where_all_grid_points_are_alike():
     for _ in range(400):
         values = rng.normal(80, 1, (21, 3))
         grid = {regret.GridSetting(index, 1.0): dict(enumerate(values[index])) for index in range(20)}
-        scenario = regret.ScenarioResult(
-            name="", about="", grid=grid, by_accuracy=dict(enumerate(values[20])), by_bound={}
-        )
-        found.append((scenario.regret.mean, scenario.regret_of_others.mean))
+        plan = dict(enumerate(values[20]))
+        scenario = regret.ScenarioResult(name="", about="", grid=grid, by_accuracy=plan, by_transfer={}, by_bound={})
+        found.append((scenario.regret(plan).mean, scenario.regret_of_others(plan).mean))
     over, fair = np.mean(found, axis=0)
     assert over > 0.8
     assert abs(fair) < 0.2
@@ -130,7 +137,7 @@ def test_averages_of_models_are_the_third_axis():
     assert len(scenario.grid) == 2 * len(ROUNDS) * len(NORMS)
     assert scenario.best == (40, 5.0, "tail")
     assert "tail average" in str(scenario.best)
-    assert scenario.regret.mean == pytest.approx(2.5)
+    assert scenario.regret(scenario.by_accuracy).mean == pytest.approx(2.5)
 
 
 def test_expectations_are_judged_where_data_are_iid():
@@ -159,9 +166,9 @@ def test_rows_survive_the_csv_to_the_last_verdict():
 def test_the_page_lists_every_verdict_and_every_grid_point():
     tables = dict.fromkeys(("regret", "prediction"), made_up(reached=0.88))
     page = reproduction.markdown(pd.DataFrame(), figures=["regret", "prediction"], quick=False, tables=tables)
-    assert page.count("| **FAIL** |") == 3
+    assert page.count("| **FAIL** |") == 6
     assert page.count("| pass |") == 1
-    assert "**1 of 4 comparisons pass.**" in page
+    assert "**1 of 7 comparisons pass.**" in page
     assert page.count("| 40 | 60.0 (59.0) | 90.0 (89.0) |") == 3
     assert "lies above zero" not in page
     assert "Settings that the paper does not state" not in page
@@ -193,7 +200,10 @@ def test_every_scenario_has_its_grid(quick, monkeypatch):
         assert not seeds & set(base.surrogate.about["seeds"])
         grid = {tuple(point.values.values())[1:] for point in study.points if point.label == "grid"}
         assert len(grid) == (15 if base.learning.model == "cnn" else 20)
-        assert len(study.points) == (len(grid) + 2) * len(seeds)
+        assert len(study.points) == (len(grid) + 3) * len(seeds)
+        other = {point.scenario.surrogate.about["dataset"] for point in study.points if point.label == "transfer"}
+        if not quick:  # the quick version has the images of mnist-5k everywhere
+            assert other == {"mnist-5k" if base.learning.dataset == "fashion-mnist" else "fashion-mnist"}
         assert {point.scenario.learning.clip_norm for point in study.points if point.label == "bound"} == {
             5.0 if base.learning.model == "cnn" else 1.0
         }
@@ -298,7 +308,7 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     arguments = {"out": tmp_path / "out", "jobs": 1, "docs": page}
     assert main("regret", "prediction", **arguments) == 0
     rows = reproduction.kept(page, ["regret"])["regret"]
-    assert len(rows) == 6 * (4 + 2)
+    assert len(rows) == 6 * (4 + 3)
     assert all(each["predicted"] is not None for each in rows)  # the bound's plan was rows, too
     assert len(regret.scenarios(rows)) == 6
     text = page.read_text(encoding="utf-8")

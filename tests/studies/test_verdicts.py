@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -174,7 +175,7 @@ def test_the_records_separate_what_the_docs_say():
 def test_a_page_says_how_many_seeds_and_versions_its_records_have():
     results = made_up()
     results.loc[results["seed"] == 2, "version"] = "0.2.0"
-    page = reproduction.markdown(results, figures=FIGURES, quick=True, name="some")
+    page = reproduction.markdown(results, figures=FIGURES, quick=True, page=Path("some.md"))
     assert "--docs some.md`" in page
     assert "`some.csv` (data: mnist-5k; 3 seeds; airfed 0.2.0, 0.3.0)" in page
     one = made_up().query("seed == 0")

@@ -92,7 +92,8 @@ def final_results(found: Studies) -> DataFrame:
             row |= {key: plan[key] for key in ("num_devices", "num_scheduled", "rounds")}
             row |= {"status": record.status, "binding": plan["binding"]}
             row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
-            rows.append(row | {"alignment": plan["alignment"], "seconds": round(record.seconds, 1)})
+            row |= {"bound": plan["bound"]["total"], "alignment": plan["alignment"]}
+            rows.append(row | {"seconds": round(record.seconds, 1)})
             rows[-1]["version"] = record.run.manifest["airfed"]
     return pd.DataFrame(rows)
 
