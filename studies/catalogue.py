@@ -128,7 +128,7 @@ def _prediction(found: Studies) -> tuple[Rows, Figure]:
 def _check_thousand(results: DataFrame) -> list[Verdict]:
     kinds = results.loc[results["label"] == "N = 1000", "binding"]
     remark = f"binding at N = 1000: {', '.join(sorted(set(kinds))).replace('_', ' ')} (not a claim of the paper)"
-    claim = "At ε = 1 per round a thousand devices learn what a hundred cannot"
+    claim = "At ε = 1 per round a thousand devices are more accurate than a hundred"
     return claims.differences(results, "N = 1000", claim=claim, figure="thousand", remark=remark)
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 import airfed
 from airfed.plotting.series import half_width
 from airfed.scenario import Scenario, load
-from studies.markdown import markdown_table
+from studies.markdown import markdown_table, recorded
 
 ROOT: Final = Path(__file__).parent.parent
 RECORDS: Final = ROOT / "docs" / "studies" / "clipping.csv"
@@ -32,7 +32,7 @@ ADAPTIVE: Final = (0.1, 1.0, 10.0)
 _BASELINE: Final = ("fixed", 1.0)
 _COLUMNS: Final = (
     *("model", "kind", "factor", "seed", "first_clip_norm", "last_clip_norm", "rounds", "accuracy"),
-    *("epsilon_total", "power_total"),
+    *("epsilon_total", "power_total", "version"),
 )
 
 
@@ -83,6 +83,7 @@ def _trained(model: str, kind: str, factor: float, seed: int) -> dict[str, Any]:
             "accuracy": run.accuracy,
             "epsilon_total": run.ledger.epsilon_total,
             "power_total": run.plan.power_total,
+            "version": airfed.__version__,
         }
 
 
@@ -147,8 +148,8 @@ def page() -> str:
         if len(own):
             largest = own["epsilon_total"].max()
             parts.append(
-                f"## Model `{model}`\n\n{table(own)}\n\n{own['rounds'].iloc[0]} rounds; the largest ε in total of any "
-                f"training is {largest:.4f}.\n"
+                f"## Model `{model}`\n\n{table(own)}\n\n{own['rounds'].iloc[0]} rounds; {recorded(own)}; the largest ε "
+                f"in total of any training is {largest:.4f}.\n"
             )
     return "\n".join(parts)
 

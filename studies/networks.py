@@ -17,7 +17,7 @@ from airfed.experiments import sweep
 from airfed.experiments.points import Point, content_key
 from airfed.experiments.results import Estimate, Record, estimate
 from airfed.scenario import Scenario
-from studies.markdown import markdown_table
+from studies.markdown import markdown_table, recorded
 
 SCENARIO: Final = Path(__file__).with_name("networks.toml")
 DOCS: Final = Path(__file__).parent.parent / "docs" / "studies"
@@ -68,6 +68,7 @@ def _row(record: Record) -> dict[str, Any]:
         **{name: plan[name] for name in ("rounds", "clip_norm", "average", "epsilon_total")},
         "expected": round(plan["predicted_accuracy"], 6),
         "accuracy": record.final["accuracy"] if record.status == "finished" else 0.1,  # diverged: chance level
+        "version": airfed.__version__,
     }
 
 
@@ -122,7 +123,7 @@ def markdown(found: pd.DataFrame) -> str:
             "A network is named by its layers: 6c5-12c5 has convolutions with 6 and 12 channels and 5×5 kernels.",
             "Every network is trained with its own plan: rounds, clipping norm and average with the highest expected",
             "accuracy. The surrogate comes from pilot runs on Fashion-MNIST, so no choice used the devices' data.",
-            f"Test accuracy over {seeds} paired {'seed' if seeds == 1 else 'seeds'} (the same channels and data), mean",
+            f"Test accuracy over paired seeds (the same channels and data; {recorded(found)}), mean",
             "and 95% interval by Student's t:",
             "",
             markdown_table(cells),

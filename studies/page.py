@@ -46,6 +46,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final results are lis
     "liu-simeone": (),
 }
 _TITLES: Final = {"mnist": "Reproduction on all of MNIST"}
+_NOTES: Final = {"limits": "Plans for one channel realisation of each fleet; nothing is trained."}
 _WITHOUT_PICTURE: Final = {"ablation"}  # the table says it all
 _TABLES: Final = {
     "bounds": "bounds",
@@ -244,6 +245,7 @@ def _settings(results: DataFrame) -> str:
 def _figure(name: str, results: DataFrame) -> str:
     title = points.load(definition_file(name)).title
     parts = [f"## {name}: {title}", *([] if name in _WITHOUT_PICTURE else [f"![{name}](images/{name}.png)"])]
+    parts += [_NOTES[name]] if name in _NOTES else []
     for experiment in _SECTIONS[name]:
         own = results[results["experiment"] == experiment]
         parts += [markdown_table(final_table(own)), _effort(own)]
@@ -308,7 +310,8 @@ def _held(claim: str, holds: Mapping[tuple[float, float], bool], yes: str = "sho
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "## Bounds and measurements\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
+    head = "## Bounds and measurements\n\n![bounds](images/bounds.png)\n\nOne training (one seed) for each model and I."
+    return "\n\n".join([head, *bounds.sentences(rows)])
 
 
 def _points(first: Series, second: Series) -> Estimate:

@@ -153,7 +153,7 @@ for name, run in runs.items():
     assert run.ledger.epsilon_total <= 8.0
 assert runs["surrogate"].accuracy >= runs["bound"].accuracy - 0.01
 
-# %% alt="Test accuracy over the rounds of both runs: the plan by the surrogate has fewer rounds and ends higher"
+# %% alt="Test accuracy over the rounds of both runs: the plan by the surrogate has fewer rounds"
 for name, run in runs.items():
     rounds, accuracy = run.series("accuracy")
     plt.plot(rounds, 100 * accuracy, label=f"plan by the {name}")
@@ -164,9 +164,8 @@ plt.show()
 
 # %% [markdown]
 # Both runs spend the same $\varepsilon = 8$ in total. The surrogate's plan divides this budget among half as many
-# rounds, so each round has a larger $\theta$ and less noise. The predictions are within a few points of the realised
-# accuracies. [Accuracy surrogate](../surrogate.md#how-far-to-trust-it) shows how accurate the predictions are on six
-# scenarios.
+# rounds, so each round has a larger $\theta$ and less noise. This is one seed, with pilot runs on the same data set.
+# [Accuracy surrogate](../surrogate.md#how-far-to-trust-it) shows how accurate the predictions are in six scenarios.
 #
 # > **Public data only.** Pilot runs have no privacy protection and must never use the devices' own data. A clipping
 # > norm that was chosen on private data is itself a release of that data.
@@ -175,7 +174,7 @@ plt.show()
 #
 # - The bound needs only constants. It compares devices and amplitudes at a given number of rounds and clipping norm,
 #   and its value is far above the realised loss.
-# - A surrogate is fitted once, applies to every channel and budget, and predicts the accuracy to a few points.
+# - A surrogate is fitted once, applies to every channel and budget, and predicts the accuracy with an interval.
 # - The ledger confirms that both runs spent the same $\varepsilon$.
 #
 # ## Exercise

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from studies import cifar, resnet
 
 from airfed.learning.models import parameters_of
+from studies import cifar, resnet
 
 
 def made_up(settings=("small-1000",), seeds=(1, 2, 3)):
