@@ -21,6 +21,7 @@ import airfed
 from airfed.experiments.benchmark_table import Benchmark, MethodResult
 from airfed.plotting.figure import encoded
 from airfed.text.phrases import compact, count
+from studies import pilots
 from studies.markdown import markdown_table
 
 ROOT: Final = Path(__file__).parent.parent
@@ -74,6 +75,19 @@ STUDIES: Final = {
         policies=_TRAINED,
         equal=("optimal", "threshold_power", "truncated_inversion", "full"),
     ),
+    **{
+        f"private-rate-{rate:g}": BenchmarkStudy(
+            file="private.toml",
+            title=f"Strong privacy, τ = {rate:g}",
+            about="The same with another learning rate, and pilot runs with that rate.",
+            policies=_TRAINED,
+            changes={
+                "learning.learning_rate": rate,
+                "policy.surrogate": str(pilots.file(f"fashion-mnist-cnn-4-rate-{rate:g}")),
+            },
+        )
+        for rate in (0.05, 0.2)
+    },
     "paper": BenchmarkStudy(
         file="paper.toml",
         title="The paper's scenario",

@@ -19,13 +19,12 @@ import numpy as np
 import pandas as pd
 
 import airfed
-from airfed._disk import write_atomic
 from airfed.experiments import sweep
-from airfed.experiments.pilots import design, run_pilots
 from airfed.experiments.points import Point, content_key
 from airfed.experiments.results import Record, estimate
 from airfed.learning import data
 from airfed.scenario import Scenario
+from studies import pilots
 from studies.markdown import markdown_table, recorded, wrapped
 
 HERE: Final = Path(__file__).parent
@@ -94,11 +93,6 @@ SETTINGS: Final = {
 }
 
 
-def surrogate_file(name: str) -> Path:
-    """Return the surrogate of a setting."""
-    return HERE / "surrogates" / f"cifar-10-{name}.json"
-
-
 @cache
 def split(out: Path = OUT) -> tuple[Path, Path]:
     """Write the devices' part and the proxy part of CIFAR-10 as .npz files, unless they are there."""
@@ -122,20 +116,17 @@ def scenario_of(name: str, dataset: Path) -> Scenario:
 
 
 def pilot(names: list[str], *, jobs: int = 2) -> None:
-    """Train the pilot runs of the settings without a surrogate, and write their surrogates."""
+    """Make the surrogates of the settings that have none."""
     devices, proxy = split()
     for name in names:
-        if not surrogate_file(name).exists():
-            pilots = design(scenario_of(name, devices), dataset=str(proxy), **SETTINGS[name].pilots)
-            folder = OUT / f"pilots-{name}"
-            surrogate = run_pilots(pilots, lambda title, points, to=folder: sweep.run(points, to, jobs=jobs))
-            write_atomic(surrogate_file(name), surrogate.to_json().encode(), new=True)
+        grid = {"dataset": str(proxy), **SETTINGS[name].pilots}
+        pilots.fit(f"cifar-10-{name}", scenario_of(name, devices), OUT, jobs=jobs, **grid)
 
 
 def points(name: str, seed: int) -> list[Point]:
     """Return the trainings of one seed: FedAvg, and each private method at each ε."""
     base = scenario_of(name, split()[0]).override({"seed": seed})
-    private = {"policy.objective": "accuracy", "policy.surrogate": str(surrogate_file(name))}
+    private = {"policy.objective": "accuracy", "policy.surrogate": str(pilots.file(f"cifar-10-{name}"))}
     changes = [{"policy.name": "fedavg", "policy.objective": "bound"}]
     changes += [
         {"policy.name": method, "budget.epsilon": epsilon, **private} for epsilon in EPSILONS for method in METHODS
