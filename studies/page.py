@@ -92,7 +92,7 @@ def markdown(
         _head(results, verdicts, figures=figures, quick=quick, tables=rows, page=page),
         _verdicts(verdicts) if verdicts else "",
         _settings(results) if len(results) else "",
-        *(_figure(name, results) for name in _SECTIONS if name in figures),
+        *(_figure(name, results, quick=quick) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
         _bounds(rows["bounds"]) if "bounds" in figures else "",
         page_of_regret.regret_section(rows["regret"]) if "regret" in figures else "",
@@ -242,14 +242,24 @@ def _settings(results: DataFrame) -> str:
     )
 
 
-def _figure(name: str, results: DataFrame) -> str:
+def _figure(name: str, results: DataFrame, *, quick: bool) -> str:
     title = points.load(definition_file(name)).title
     parts = [f"## {name}: {title}", *([] if name in _WITHOUT_PICTURE else [f"![{name}](images/{name}.png)"])]
     parts += [_NOTES[name]] if name in _NOTES else []
     for experiment in _SECTIONS[name]:
         own = results[results["experiment"] == experiment]
-        parts += [markdown_table(final_table(own)), _effort(own)]
+        planned = points.load(definition_file(experiment), quick=quick).axes["seed"]
+        parts += [markdown_table(final_table(own)), _effort(own) + _left_out(planned, own)]
     return "\n\n".join(parts)
+
+
+def _left_out(planned: Sequence[Any], own: DataFrame) -> str:
+    """Return a sentence about the seeds without results; empty if there are none."""
+    missing = sorted(set(planned) - set(own["seed"]))
+    if not missing:
+        return ""
+    which = f"Seed {missing[0]} is" if len(missing) == 1 else f"Seeds {', '.join(map(str, missing))} are"
+    return f" {which} left out of all designs: a training failed, or diverged before its first evaluation."
 
 
 def _effort(results: DataFrame) -> str:

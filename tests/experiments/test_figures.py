@@ -89,6 +89,7 @@ def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monk
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
     found = studies("fig4", "fig6")
     plan = {"num_devices": 100, "num_scheduled": 57, "rounds": 40, "binding": "privacy", "alignment": 0.6}
+    plan["bound"] = {"total": 1.0}
     good = [{"round": 0, "steps": 5, "loss": 0.5, "accuracy": 0.9, "test_loss": 0.5}]
     empty = [{"round": 0, "steps": 5, "loss": None, "accuracy": None, "test_loss": None}]
 

@@ -142,11 +142,12 @@ class Policy:
         if problem.fleet.beamformer is None:
             if not problem.time_varying:
                 plan = self._plan_with_beamformer(problem, settings)
-                if self.lower_bound is not None:
-                    by_bound = plan.objective == "bound"
-                    return replace(plan, lower_bound=self.lower_bound(problem) if by_bound else -math.inf)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
-                return replace(plan, lower_bound=beamforming.lower_bound(problem)) if aligned else plan
+                least = self.lower_bound or (beamforming.lower_bound if aligned else None)
+                if least is None:
+                    return plan
+                by_bound = plan.objective == "bound"  # otherwise ϖ is another one
+                return replace(plan, lower_bound=least(problem) if by_bound else -math.inf)
             return beamforming.noted(self.plan(beamforming.with_round_beamformers(problem), settings))
         with self._loaded() as rule:
             rule.check(self.name, settings)
