@@ -140,15 +140,15 @@ def points(name: str, seed: int) -> list[Point]:
 
 def train(names: list[str], *, jobs: int = 2) -> None:
     """Train the seeds that are not recorded and write the records after each."""
-    for name in names:
-        for seed in range(1, SETTINGS[name].seeds + 1):
+    for seed in range(1, 1 + max(SETTINGS[name].seeds for name in names)):
+        for name in (each for each in names if seed <= SETTINGS[each].seeds):
             known = rows()
             if not ((known["setting"] == name) & (known["seed"] == seed)).any():
                 records = sweep.run(points(name, seed), OUT / "trainings", jobs=jobs)
                 if not all(record.ended for record in records):
                     raise SystemExit(f"{name}, seed {seed}: {next(r.message for r in records if not r.ended)}")
                 new = pd.DataFrame([_row(name, seed, record) for record in records])
-                pd.concat([rows(), new]).to_csv(RECORDS, index=False)
+                pd.concat([known, new]).sort_values(["setting", "seed"], kind="stable").to_csv(RECORDS, index=False)
 
 
 def _row(name: str, seed: int, record: Record) -> dict[str, Any]:
