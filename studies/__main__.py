@@ -63,7 +63,8 @@ def main(
                 table.add_row(*cells)
             console.print(table)
     results = page.final_results(found)
-    print_verdicts(console, claims.check(results) + own)
+    if verdicts := claims.check(results) + own:
+        print_verdicts(console, verdicts)
     if docs is not None:
         page.write(docs, results, figures=list(chosen), quick=quick, pictures=out)
     return 2 if any(record.status == "failed" for record in records) else 0

@@ -148,7 +148,8 @@ def train(names: list[str], *, jobs: int = 2) -> None:
                 if not all(record.ended for record in records):
                     raise SystemExit(f"{name}, seed {seed}: {next(r.message for r in records if not r.ended)}")
                 new = pd.DataFrame([_row(name, seed, record) for record in records])
-                pd.concat([known, new]).sort_values(["setting", "seed"], kind="stable").to_csv(RECORDS, index=False)
+                every = pd.concat([known, new]) if len(known) else new
+                every.sort_values(["setting", "seed"], kind="stable").to_csv(RECORDS, index=False)
 
 
 def _row(name: str, seed: int, record: Record) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _row(name: str, seed: int, record: Record) -> dict[str, Any]:
         "seed": seed,
         **{key: plan[key] for key in ("dimension", "num_scheduled", "rounds", "clip_norm", "average", "binding")},
         "expected": plan["predicted_accuracy"],
-        "epsilon_total": plan["epsilon_total"],
+        "epsilon_total": plan["epsilon_total"] if "budget.epsilon" in record.point.values else None,
         "accuracy": record.final["accuracy"] if record.status == "finished" else 0.1,  # diverged: chance level
         "seconds": round(record.seconds, 1),
         "version": record.run.manifest["airfed"],

@@ -45,7 +45,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final results are lis
     "limits": (),
     "liu-simeone": (),
 }
-_TITLES: Final = {"mnist": "Reproduction on all of MNIST"}
+_TITLES: Final = {"mnist": "Reproduction on all of MNIST", "antennas": "Receive antennas: measurements"}
 _NOTES: Final = {"limits": "Plans for one channel realisation of each fleet; nothing is trained."}
 _WITHOUT_PICTURE: Final = {"ablation"}  # the table says it all
 _TABLES: Final = {

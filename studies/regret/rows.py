@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airfed.experiments import figures, points
+from airfed.experiments import points
 from airfed.experiments.results import Record
 from airfed.learning import data
 from airfed.planning.surrogate import Surrogate, load_surrogate
@@ -45,7 +46,7 @@ def rows(found: Studies) -> list[dict[str, Any]]:
 
 def other_surrogate(name: str) -> tuple[Surrogate, int]:
     """Return the surrogate of another data set that the variant "transfer" names, and the number of devices."""
-    experiment = points.load(figures.definition_file(f"regret-{name}"))
+    experiment = points.load(Path(__file__).parent.parent / "experiments" / f"regret-{name}.toml")
     (transfer,) = (each for each in experiment.variants if each.label == "transfer")
     surrogate = str(transfer.changes["policy.surrogate"])
     known = shipped()

@@ -23,13 +23,13 @@ def test_nine_of_ten_trainings_of_scenarios_that_were_left_out_lie_inside(kind):
     rows, claimed = coverage.records()[kind], json.loads(INTERVALS.read_text(encoding="utf-8"))[kind]
     scale = rows["predicted"] * (1 - rows["predicted"]) + 0.02
     score = ((rows["accuracy"] - rows["predicted"]) / scale).groupby(rows["scenario"]).apply(list)
-    common = math.lcm(*map(len, score))
+    common, tail = math.lcm(*map(len, score)), {"same": 0.01, "other": 0.025}[kind]
     inside = 0
     for name, own in score.items():
         others = np.concatenate([np.repeat(each, common // len(each)) for key, each in score.items() if key != name])
         if kind == "other":
             others = np.concatenate((others, -others))
-        low, high = np.quantile(others, (0.025, 0.975), method="inverted_cdf")
+        low, high = np.quantile(others, (tail, 1 - tail), method="inverted_cdf")
         low, high = (min(low, -high), max(high, -low)) if kind == "other" else (low, high)
         inside += sum(low <= each <= high for each in own)
     assert claimed["trainings"] == len(rows)
@@ -60,7 +60,8 @@ def test_the_level_of_another_data_set_is_that_of_the_page_on_surrogates():
     """The numbers of docs/surrogate.md."""
     rows = coverage.records()["other"]
     error = 100 * (rows["accuracy"] - rows["predicted"]).groupby(rows["scenario"]).mean()
-    assert error.round().to_dict() == {"fashion": -9, "much-power": -10, "hundred": 11, "paper": 16}
+    found = error.round().to_dict()
+    assert found == {"fashion": -10, "much-power": -10, "little-power": 8, "hundred": 10, "unlike": 13, "paper": 17}
 
 
 def test_a_scenario_unlike_the_others_is_not_covered():
