@@ -21,7 +21,7 @@ import pandas as pd
 import airfed
 from airfed.experiments import sweep
 from airfed.experiments.points import Point, content_key
-from airfed.experiments.results import Record, estimate
+from airfed.experiments.results import Estimate, Record, estimate, holm
 from airfed.learning import data
 from airfed.scenario import Scenario
 from studies import pilots
@@ -174,10 +174,20 @@ def rows() -> pd.DataFrame:
     return pd.read_csv(RECORDS) if RECORDS.exists() else pd.DataFrame({"setting": [], "seed": []})
 
 
+def differences(found: pd.DataFrame) -> dict[tuple[str, float], Estimate]:
+    """Return the differences of airfed and DP-FedAvg in points, by setting and ε, corrected by Holm's method."""
+    by_seed = 100 * found.dropna(subset="epsilon").pivot_table(
+        index="seed", columns=["setting", "epsilon", "method"], values="accuracy"
+    )
+    keys = dict.fromkeys(key[:2] for key in by_seed.columns)
+    ours, other = METHODS
+    return holm({key: (by_seed[(*key, ours)] - by_seed[(*key, other)]).dropna() for key in keys})
+
+
 def table(found: pd.DataFrame) -> list[list[str]]:
     """Return the cells of the table, the headings first: a row for each setting and ε."""
     head = ["network", "N", "seeds", "FedAvg", "ε", "airfed", "DP-FedAvg", "airfed − DP-FedAvg", "expected, airfed"]
-    cells = [head]
+    cells, gap = [head], differences(found)
     for name, setting in SETTINGS.items():
         own = found[found["setting"] == name].set_index("seed")
         if own.empty:
@@ -188,11 +198,9 @@ def table(found: pd.DataFrame) -> list[list[str]]:
         for epsilon in EPSILONS:
             at = own[own["epsilon"] == epsilon]
             ours, other = (at[at["method"] == method] for method in METHODS)
-            difference = estimate(100 * (ours["accuracy"] - other["accuracy"]))
-            interval = f" [{difference.low:+.1f}, {difference.high:+.1f}]" if difference.count > 1 else ""
             expected = f"{ours['expected'].mean():.1%}" if ours["expected"].notna().all() else "none"
             reached = [_percent(each["accuracy"]) for each in (ours, other)]
-            cells.append([*start, f"{epsilon:g}", *reached, f"{difference.mean:+.1f}{interval}", expected])
+            cells.append([*start, f"{epsilon:g}", *reached, str(gap[name, epsilon]), expected])
             start = [""] * len(start)
     return cells
 
@@ -214,8 +222,8 @@ def markdown(found: pd.DataFrame) -> str:
         "average for both private methods, so that no choice used the devices' data. ε is device-level, in total, at "
         "δ = 1e-5. Gains are Rayleigh, not below 0.1, σ = 1, P_k = 1 W and P_tot = 1000 W. τ = 0.1 for all. "
         f"{_trainings(found)} "
-        "Accuracies are means over paired seeds ± half the 95% interval (Student's t), in percent; differences are in "
-        "points.",
+        "Accuracies are means over paired seeds ± half the 95% interval (Student's t), in percent. Differences are in "
+        "points; their intervals are corrected for the number of comparisons (Holm, 95% for all together).",
         markdown_table(table(found)),
         f"Chance level is 10%. {_reading(found)}",
         "Not shown: other values of τ and T, data augmentation, larger networks"
@@ -250,8 +258,17 @@ def _reading(found: pd.DataFrame) -> str:
         f"{SETTINGS[name].title}, N = {SETTINGS[name].devices:,}, ε = {epsilon:g}" for name, epsilon in (at, worst)
     ]
     return (
-        f"Privacy costs airfed {least:.0f} ({where[0]}) to {most:.0f} points ({where[1]}) against FedAvg, on average."
+        f"Privacy costs airfed {least:.0f} ({where[0]}) to {most:.0f} points ({where[1]}) against FedAvg, on average. "
+        f"{_separated(found)}"
     )
+
+
+def _separated(found: pd.DataFrame) -> str:
+    """Return how many differences of airfed and DP-FedAvg are shown, in words."""
+    every = differences(found).values()
+    shown = sum(each.sign != 0 for each in every)
+    few = "No difference" if shown == 0 else f"A difference in {shown} of {len(every)} rows"
+    return f"{few} between airfed and DP-FedAvg is shown."
 
 
 def _percent(values: pd.Series) -> str:

@@ -34,6 +34,7 @@ def test_the_page_says_what_it_has_and_what_it_has_not():
     assert "3 seeds; airfed 0.3.0" in page
     assert "not trained yet: 8c5-16c5 with 100 devices, ResNet with 1,000 devices, ResNet with 100 devices." in page
     assert "Privacy costs airfed 15 (8c5-16c5" in page
+    assert "A difference in 3 of 3 rows between airfed and DP-FedAvg is shown." in page
     assert "not trained yet" not in cifar.markdown(made_up(tuple(cifar.SETTINGS)))
 
 
@@ -42,7 +43,9 @@ def test_the_page_has_the_records():
     assert cifar.PAGE.read_text(encoding="utf-8") == cifar.markdown(found)
     for _, own in found.groupby("setting"):  # the same seeds for every method
         assert own.groupby(["method", "epsilon"], dropna=False)["seed"].apply(tuple).nunique() == 1
-    assert (found["epsilon_total"] <= found["epsilon"].fillna(np.inf)).all()
+    private = found[found["method"] != "fedavg"]
+    assert (private["epsilon_total"] <= private["epsilon"]).all()
+    assert (found["accuracy"] > 0.15).all()  # far from chance level, which the page gives as 10%
 
 
 def test_devices_and_pilot_runs_share_no_image(tmp_path, monkeypatch):
@@ -84,3 +87,15 @@ def test_the_residual_network_normalises_each_image_alone():
     assert sum(each.numel() for each in parameters_of(network)) == 77_850
     alone = torch.cat([network(image[None]) for image in images])
     torch.testing.assert_close(network(images), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_the_readme_has_the_means_on_record():
+    text = " ".join((cifar.HERE.parent / "README.md").read_text(encoding="utf-8").split())
+    own = cifar.rows().query("setting == 'small-1000'")
+    means = {
+        (method, epsilon): f"{100 * part['accuracy'].mean():.0f}%"
+        for (method, epsilon), part in own.fillna({"epsilon": np.inf}).groupby(["method", "epsilon"])
+    }
+    two, eight, without = (means[key] for key in (("weighted", 2.0), ("weighted", 8.0), ("fedavg", np.inf)))
+    assert f"{two} at ε = 2 and {eight} at ε = 8, against {without} without privacy (three seeds)" in text
+    assert own["seed"].nunique() == 3
