@@ -211,7 +211,7 @@ def page(found: pd.DataFrame) -> str:
         *(section(name, found) for name in names),
     ]
     if missing:
-        parts.append(f"Not recorded: {', '.join(missing)}.")
+        parts.append(_wrapped(f"Not recorded: {', '.join(missing)}."))
     return "\n\n".join(parts) + "\n"
 
 
