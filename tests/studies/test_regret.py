@@ -303,7 +303,14 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
 
     def smaller(path, *, quick=False):
         experiment = load(path, quick=quick)
-        variants = tuple(dataclasses.replace(each, axes=replaced(each.axes)) for each in experiment.variants)
+        variants = tuple(
+            dataclasses.replace(
+                each,
+                axes=replaced(each.axes),
+                changes={key: changes[key] if key == "policy.surrogate" else v for key, v in each.changes.items()},
+            )
+            for each in experiment.variants
+        )
         varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
         base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
         return dataclasses.replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
