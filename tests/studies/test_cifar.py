@@ -25,7 +25,7 @@ def made_up(settings=("small-1000",), seeds=(1, 2, 3)):
 def test_the_table_has_differences_paired_by_seed():
     head, *cells = cifar.table(made_up(seeds=(1, 2)))
     assert [row[head.index("ε")] for row in cells] == ["2", "8", "16"]
-    assert cells[0][:4] == ["8c5-16c5, d = 7,834", "1,000", "2", "46.5 ± 6.4"]  # t(0.975, 1) · 1/√2 · 1/√2 = 6.35
+    assert cells[0][:4] == ["8c5-16c5, d = 7,834", "1,000", "2 of 10", "46.5 ± 6.4"]  # t(0.975, 1) · 1/√2 · 1/√2 = 6.35
     assert {row[head.index("airfed − DP-FedAvg")] for row in cells} == {"-2.0 [-2.0, -2.0]"}
 
 

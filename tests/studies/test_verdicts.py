@@ -187,3 +187,11 @@ def test_a_page_says_how_many_seeds_and_versions_its_records_have():
     assert "`some.csv` (data: mnist-5k; 3 seeds; airfed 0.2.0, 0.3.0)" in page
     one = made_up().query("seed == 0")
     assert "1 seed; airfed 0.3.0" in reproduction.markdown(one, figures=FIGURES, quick=True)
+
+
+def test_a_page_names_the_seeds_that_were_left_out():
+    results = made_up().query("experiment == 'fig6'")  # seeds 0 to 2 of 0 to 3
+    for gone, said in ((), "Seed 3 is left out"), ((1,), "Seeds 1, 3 are left out"):
+        page = reproduction.markdown(results[~results["seed"].isin(gone)], figures=["fig6"], quick=True)
+        assert page.count("left out of all designs") == 1
+        assert said in page

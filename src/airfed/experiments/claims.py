@@ -93,8 +93,7 @@ def final_results(found: Studies) -> DataFrame:
             row |= {"status": record.status, "binding": plan["binding"]}
             row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
             row |= {"bound": plan["bound"]["total"], "alignment": plan["alignment"]}
-            rows.append(row | {"seconds": round(record.seconds, 1)})
-            rows[-1]["version"] = record.run.manifest["airfed"]
+            rows.append(row | {"seconds": round(record.seconds, 1), "version": record.run.manifest["airfed"]})
     return pd.DataFrame(rows)
 
 

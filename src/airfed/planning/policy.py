@@ -143,11 +143,10 @@ class Policy:
             if not problem.time_varying:
                 plan = self._plan_with_beamformer(problem, settings)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
-                least = self.lower_bound or (beamforming.lower_bound if aligned else None)
-                if least is None:
-                    return plan
-                by_bound = plan.objective == "bound"  # otherwise ϖ is another one
-                return replace(plan, lower_bound=least(problem) if by_bound else -math.inf)
+                if least := self.lower_bound or (beamforming.lower_bound if aligned else None):
+                    by_bound = plan.objective == "bound"  # otherwise ϖ is another one
+                    plan = replace(plan, lower_bound=least(problem) if by_bound else -math.inf)
+                return plan
             return beamforming.noted(self.plan(beamforming.with_round_beamformers(problem), settings))
         with self._loaded() as rule:
             rule.check(self.name, settings)
